@@ -16,7 +16,7 @@ from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
 from envbuilder.builder.context import worker_threads
-from envbuilder.builder.job import Job, KeptStep, StepRunner, record_key
+from envbuilder.builder.job import BuildJob, KeptStep, StepRunner, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
@@ -72,7 +72,7 @@ class ImageLoader:
         self._background = Background()
         self._staged = ""
 
-    def load_first(self, job: Job, layers: tuple[Layer, ...]) -> None:
+    def load_first(self, job: BuildJob, layers: tuple[Layer, ...]) -> None:
         """Start to load the finished layers while the extensions compile."""
         if docker := self._docker:
 

@@ -22,11 +22,11 @@ from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.named import need_sif
-from envbuilder.verify.compare import Code, sif_manifest
+from envbuilder.verify.compare import VerifyCode, sif_manifest
 from envbuilder.verify.pair import Verified, VerifiedPair, Verifier
 from envbuilder.verify.report import (
-    Subject,
-    Table,
+    ReportSubject,
+    ReportTable,
     layer_sizes,
     make_page,
     measure,
@@ -57,7 +57,9 @@ def verify_built(name: str, context: BuildContext, verifier: Verifier, *, output
         message = f"`{outputs.name}` was built from an earlier recipe or lock than those that are here"
         hint = f"`envbuilder build {pasted(name)}` builds what they say"
         warning, where = Severity.WARNING, str(outputs.sif)
-        notes = (Finding(code=Code.OTHER_PLAN, severity=warning, where=where, message=message, hint=hint),)
+        notes = (
+            Finding(code=VerifyCode.OTHER_PLAN, severity=warning, where=where, message=message, hint=hint),
+        )
     return replace(verified, findings=(*verified.findings, *notes))
 
 
@@ -69,7 +71,7 @@ def _plan(name: str, context: BuildContext) -> tuple[Plan | None, tuple[Finding,
     try:
         return make_plan(name, context.recipes, context.store)[1], ()
     except LockError as error:
-        return None, (stale_warning(error, name, Code.OTHER_PLAN, "not compared with the recipe: "),)
+        return None, (stale_warning(error, name, VerifyCode.OTHER_PLAN, "not compared with the recipe: "),)
     except EnvbuilderError:
         return None, ()
 
@@ -101,12 +103,12 @@ def write_report(
         entries = entries or system.entries(threads=context.limits.threads)
         parts = measure(SquashfsTree(system, entries))
     _, plan, _ = make_plan(name, context.recipes, context.store)
-    extensions = Table(
+    extensions = ReportTable(
         head=tuple("architectures" if title == "for" else title for title in HEAD),
         rows=tuple(cells(extension, recipe.name) for extension in find_extensions(plan, context.store)),
         empty="This environment has none.",
     )
-    subject = Subject(
+    subject = ReportSubject(
         recipe=recipe, plan=plan, outputs=outputs, record=load_record(outputs), packages=packages, parts=parts,
         verdict=verdict, findings=findings, extensions=extensions,
     )  # fmt: skip

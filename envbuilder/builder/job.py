@@ -119,7 +119,7 @@ NO_STORES: Final = SharedStores()
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, which leave no room for a cached property
-class Job:
+class BuildJob:
     """A plan, and the context of its build."""
 
     plan: Plan
@@ -236,7 +236,7 @@ class StepRunner(Protocol):
     """Makes the layers of a job's plan."""
 
     @property
-    def job(self) -> Job: ...
+    def job(self) -> BuildJob: ...
 
     def need_tools(self, fetcher: Fetcher) -> None:
         """Make the programs ready that the runner starts. Raises ToolError if one is missing, too old or unusable, FetchError."""
@@ -330,7 +330,7 @@ def progress(shown: ShownStep) -> Callable[[str], None]:
 
 
 def write_runtime_layer(
-    step: RuntimeStep, job: Job, layers: Mapping[type[Step], Layer], out: Path, work: Path
+    step: RuntimeStep, job: BuildJob, layers: Mapping[type[Step], Layer], out: Path, work: Path
 ) -> None:
     """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
     trees = {type(lower): job.store.tree(key) for lower, key in job.keys.items()}

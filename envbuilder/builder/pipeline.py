@@ -38,7 +38,7 @@ from envbuilder.builder.context import (
     build_lock,
     worker_threads,
 )
-from envbuilder.builder.job import NO_STORES, Job, SharedStores, StepRunner, record_key
+from envbuilder.builder.job import NO_STORES, BuildJob, SharedStores, StepRunner, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.builder.sandbox.runner import SandboxRunner
 from envbuilder.builder.upkeep import need_space, open_stores, share
@@ -324,7 +324,7 @@ def open_step_runner(
     origin: Path | None = None,
 ) -> StepRunner:
     """Return the runner of this plan's steps. Raises UsageError for a choice that does not fit the plan."""
-    job = Job(
+    job = BuildJob(
         plan=plan,
         store=context.store,
         runner=context.runner,

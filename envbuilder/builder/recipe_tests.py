@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from envbuilder import runtime
 from envbuilder.builder.extensions.cache import TREE, find_extensions
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox.foreign import emulation
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
 from envbuilder.core.cache import Store, sha256_text
@@ -119,7 +119,7 @@ def _modules(folder: Path, site: str) -> list[str]:
 
 
 def import_in_sif(
-    imports: Sequence[Import], sif: Path, job: Job, *, fetcher: Fetcher, environment: Mapping[str, str]
+    imports: Sequence[Import], sif: Path, job: BuildJob, *, fetcher: Fetcher, environment: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     """Import each extension in the SIF. Raises BuildError with a finding for each that fails.
 
@@ -173,7 +173,7 @@ def explain_import(failed: Import, error: str) -> Finding:
 
 @contextlib.contextmanager
 def _programs_in(
-    sif: Path, job: Job, fetcher: Fetcher, environment: Mapping[str, str]
+    sif: Path, job: BuildJob, fetcher: Fetcher, environment: Mapping[str, str]
 ) -> Iterator[tuple[Callable[[Sequence[str]], Completed], Surroundings]]:
     """Yield a function that runs a command in the SIF, and its surroundings with an empty folder: packages are foreign code.
 
@@ -198,7 +198,7 @@ def _programs_in(
 
 
 @contextlib.contextmanager
-def _layers_in_one(job: Job, fetcher: Fetcher) -> Iterator[Path]:
+def _layers_in_one(job: BuildJob, fetcher: Fetcher) -> Iterator[Path]:
     """Yield a temporary folder with the files of all layers. Raises ToolError if one is not in the store or no sandbox works."""
     layers = {key: load_layer(job.store.layer(key)) for key in job.keys.values()}
     if not all(layers.values()):
@@ -220,7 +220,7 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _run_in_layers(root: Path, argv: Sequence[str], job: Job) -> Completed:
+def _run_in_layers(root: Path, argv: Sequence[str], job: BuildJob) -> Completed:
     for name in ("proc", "dev", "tmp"):
         folder_beneath(root, name)  # a layer may have a link there
     options = ["--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY]
@@ -250,7 +250,7 @@ def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] =
 
 
 def run_recipe_tests(
-    recipe: Recipe, sif: Path, job: Job, *, fetcher: Fetcher, docker: "DockerEngine | None", image: str, environment: Mapping[str, str]
+    recipe: Recipe, sif: Path, job: BuildJob, *, fetcher: Fetcher, docker: "DockerEngine | None", image: str, environment: Mapping[str, str]
 ) -> tuple[Finding, ...]:  # fmt: skip
     """Run each test of the recipe in both artifacts. Raises BuildError for a failed test.
 

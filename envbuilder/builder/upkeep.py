@@ -15,7 +15,7 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.extensions.cache import find_extensions, label
 from envbuilder.builder.extensions.wheels import wheel_key
-from envbuilder.builder.job import Job, KeptStep, SharedStores, layer_keys, lower_steps
+from envbuilder.builder.job import BuildJob, KeptStep, SharedStores, layer_keys, lower_steps
 from envbuilder.builder.sandbox.foreign import tools_tree
 from envbuilder.core.cache import Sha256, Store, cache_limit, link_or_copy
 from envbuilder.core.console import Console
@@ -68,7 +68,7 @@ _SPARE: Final = 50e6  # logs, inventories, and the Python that installs the whee
 
 
 def need_space(
-    job: Job, fetched: Sequence[Wanted], outputs: Outputs, staged: Path, docker: "DockerEngine | None"
+    job: BuildJob, fetched: Sequence[Wanted], outputs: Outputs, staged: Path, docker: "DockerEngine | None"
 ) -> None:
     """Say how much space the build needs, and make it; raises SpaceError. `fetched` are the inputs that the cache lacks."""
     store, made = job.store, job.missing()
@@ -86,7 +86,7 @@ def need_space(
     _need_free(needs, job)
 
 
-def _need_free(needs: Sequence[tuple[Path, float]], job: Job) -> None:
+def _need_free(needs: Sequence[tuple[Path, float]], job: BuildJob) -> None:
     """Compare what is needed with what is free, by file system. The first folder is the cache's."""
     disks: dict[int, tuple[Path, Path, float]] = {}
     for folder, need in needs:
@@ -105,7 +105,7 @@ def _need_free(needs: Sequence[tuple[Path, float]], job: Job) -> None:
         job.console.say(words)
 
 
-def _size_of_step(step: Step, job: Job) -> Size:
+def _size_of_step(step: Step, job: BuildJob) -> Size:
     """Return the size of a step: what its layer says, otherwise by the files that it is made from."""
     if layer := load_layer(job.store.layer(job.keys[step])):
         return Size(_BLOCKS * layer.content_size, layer.size, f"sha256:{layer.diff_id}")
@@ -131,7 +131,7 @@ def _size_of_file(artifact: Artifact, store: Store) -> Size:
     return size._replace(tree=_BLOCK * (blocks + code))
 
 
-def unpacked_steps(job: Job, made: Collection[Step]) -> set[Step]:
+def unpacked_steps(job: BuildJob, made: Collection[Step]) -> set[Step]:
     """Return the steps whose trees the build has at its end, at most."""
     plan = job.plan
     if job.cross_tools:  # the recipe's tests run in all layers
@@ -146,7 +146,7 @@ def unpacked_steps(job: Job, made: Collection[Step]) -> set[Step]:
     return steps
 
 
-def _uncompiled(job: Job, made: Collection[Step]) -> list[str]:
+def _uncompiled(job: BuildJob, made: Collection[Step]) -> list[str]:
     is_made = any(isinstance(step, ExtensionsStep) for step in made)
     return [one.name for one in find_extensions(job.plan, job.store) if is_made and one.compiled is None]
 
@@ -176,7 +176,7 @@ def open_stores(context: BuildContext, *, offline: bool) -> SharedStores:
     )
 
 
-def share(job: Job) -> None:
+def share(job: BuildJob) -> None:
     """Put into the stores what the build used and they lack. Only a verified build is shared."""
     if layers := job.shared.layers:
         for step, key in job.keys.items():
@@ -187,7 +187,7 @@ def share(job: Job) -> None:
                 extensions.put(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
 
-def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:
+def compiled_entries(job: BuildJob) -> Iterator[tuple[Path, str]]:
     """Yield folder and name of each compiled extension and built wheel of the plan that the cache has."""
     for status in find_extensions(job.plan, job.store):
         if status.compiled:
@@ -200,7 +200,7 @@ def compiled_entries(job: Job) -> Iterator[tuple[Path, str]]:
 # ---- what was used, and what may go
 
 
-def mark_used(job: Job) -> None:
+def mark_used(job: BuildJob) -> None:
     """Note on the entries in the cache that a build has just used them."""
     compiled = (folder for folder, _ in compiled_entries(job))
     for folder in (*map(job.store.layer, job.keys.values()), *compiled):
@@ -208,7 +208,7 @@ def mark_used(job: Job) -> None:
             os.utime(folder)
 
 
-def keep_trees(job: Job) -> AbstractContextManager[None]:
+def keep_trees(job: BuildJob) -> AbstractContextManager[None]:
     """Keep the trees of the job's plan from `make_room` during the block, also of other builds."""
     tools = (tools_tree(job),) if job.cross_tools else ()
     return job.store.keep_trees((*map(job.store.tree, job.keys.values()), *tools))

@@ -47,7 +47,7 @@ class FoundFailure(Answer):
     source: str
 
 
-class Diagnosis(Answer):
+class DiagnosisAnswer(Answer):
     """What was read and found, the cause first.
 
     `skipped` names files that could not be read as logs, `missing_ranks` ranks without a line in any log. Where nothing
@@ -74,14 +74,14 @@ def diagnose(
             help="log files, folders of them, dumps of the flight recorder, or `-`", metavar="LOG"
         ),
     ],
-) -> Reply[Diagnosis]:
+) -> Reply[DiagnosisAnswer]:
     """Find known failures in training, build or kernel logs: the line that shows each, its cause and its repair."""
     try:
         diagnosis = find_failures(logs, sys.stdin.buffer)
     except LogError as error:
         raise UsageError(str(error), hint=error.hint) from error
     same = {name: getattr(diagnosis, name) for name in ("logs", "lines", "skipped", "ranks", "collect")}
-    data = Diagnosis(
+    data = DiagnosisAnswer(
         **same, world_size=diagnosis.world, missing_ranks=diagnosis.missing,
         last_lines=tuple(map(_place, diagnosis.ends)), failures=tuple(map(_row, diagnosis.incidents)),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from envbuilder.core.answer import Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.text.redact import plain
-from envbuilder.init import NewRecipe, Sources, as_text, as_typed, copy_example, write_recipe
+from envbuilder.init import NewRecipe, RecipeSources, as_text, as_typed, copy_example, write_recipe
 
 
 @command(
@@ -50,7 +50,7 @@ def init(
 ) -> Reply[NewRecipe]:  # fmt: skip
     """Write a first recipe: from three questions, from what a project or this machine has, or from an example."""
     if not example:
-        sources = Sources(
+        sources = RecipeSources(
             projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()),
             versions={"pytorch": pytorch, "python": python},
         )  # fmt: skip

@@ -16,7 +16,7 @@ from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
-from envbuilder.run.launch.job import Job, LaunchOptions
+from envbuilder.run.launch.job import LaunchJob, LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.prepare import prepare
 from envbuilder.run.launch.site import SlurmSite
@@ -144,7 +144,7 @@ def _become(session: Session, options: LaunchOptions, path: Path | None, *, dry_
     return Reply(text=script.text, is_document=script.is_document)
 
 
-def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -> Job:
+def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -> LaunchJob:
     """Return the job, after warnings of what it lacks. Raises UsageError for a job or a program that cannot run."""
     job = prepare(options, session.environment)
     late = start.check_time(job) if job.where == "slurm" else ""

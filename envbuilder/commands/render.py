@@ -10,7 +10,7 @@ from envbuilder.commands.context import Name, Recipes, Session, command, open_st
 from envbuilder.core.answer import Answer, Reply
 
 
-class Form(StrEnum):
+class PrintedForm(StrEnum):
     """What `render` writes."""
 
     DOCKERFILE = "dockerfile"
@@ -21,14 +21,14 @@ class RenderedRecipe(Answer):
     """The Dockerfile or the definition file."""
 
     name: str
-    form: Form
+    form: PrintedForm
     text: str
 
 
 @command("render", "envbuilder render cpu", "envbuilder render a100 --as apptainer")
 def render(
     session: Session, name: Name, *,
-    form: Annotated[Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")] = Form.DOCKERFILE,
+    form: Annotated[PrintedForm, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")] = PrintedForm.DOCKERFILE,
     recipes: Recipes,
 ) -> Reply[RenderedRecipe]:  # fmt: skip
     """Print the whole build as text for `docker buildx build` or `apptainer build`, which needs no envbuilder."""

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from envbuilder.builder.extensions.cache import HEAD, ListedExtension, cells, describe, find_extensions
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, open_store, recipe_argument
 from envbuilder.compat.check import load_tables
-from envbuilder.compat.explain import Fact, brief, facts
+from envbuilder.compat.explain import ExplainedFact, brief, facts
 from envbuilder.core.answer import Answer, BareAnswer, Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import columns
@@ -26,14 +26,14 @@ class ShownRecipe(Answer):
     name: str
     recipe: dict[str, JsonValue]
     places: dict[str, str]
-    facts: tuple[Fact, ...]
+    facts: tuple[ExplainedFact, ...]
 
 
 class ExtensionList(BareAnswer[tuple[ListedExtension, ...]]):
     """With `--extensions`: the compiled extensions of the recipe."""
 
 
-class Document(BareAnswer[dict[str, JsonValue]]):
+class ShownDocument(BareAnswer[dict[str, JsonValue]]):
     """With `--sbom`: an SPDX document. With `--provenance`: an in-toto statement."""
 
 
@@ -56,7 +56,7 @@ def show(
         bool, typer.Option("--provenance", help="the provenance of what was built, an in-toto statement, instead of the SBOM")
     ] = False,
     artifacts: Artifacts, recipes: Recipes,
-) -> Reply[ShownRecipe | ExtensionList | Document]:  # fmt: skip
+) -> Reply[ShownRecipe | ExtensionList | ShownDocument]:  # fmt: skip
     """Show the effective recipe, where each value came from, and what follows from the pins; or a part of what was built."""
     if extensions and (sbom or provenance):
         hint = "give one of them"
@@ -67,7 +67,7 @@ def show(
         from envbuilder.artifacts.sif import read_documents  # noqa: PLC0415 - zstandard, for documents alone
 
         text = read_documents(need_sif(name, artifacts, recipes).sif)[provenance].rstrip("\n")
-        return Reply(data=Document(json.loads(text)), text=text, is_document=True)
+        return Reply(data=ShownDocument(json.loads(text)), text=text, is_document=True)
     recipe = load(find_recipe(name, recipes))
     values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
     store = open_store(session, writes=False)

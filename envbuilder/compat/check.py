@@ -29,7 +29,15 @@ from envbuilder.recipe.load import find_recipe, mistaken, read
 from envbuilder.recipe.model import Recipe
 
 __all__ = [
-    "BaseOf", "CheckCode", "Repair", "Report", "Tables", "examine", "examine_file", "judge", "load_tables",
+    "BaseOf",
+    "CheckCode",
+    "CheckReport",
+    "Repair",
+    "Tables",
+    "examine",
+    "examine_file",
+    "judge",
+    "load_tables",
     "need_sound",
 ]  # fmt: skip
 
@@ -37,7 +45,7 @@ BaseOf = Callable[[Recipe], Base | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CheckReport:
     findings: tuple[Finding, ...]
     repairs: tuple[Repair, ...]  # the nearest first; empty without errors, or if no change of pins helps
 
@@ -53,13 +61,13 @@ def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tupl
 
 def examine(
     recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
-) -> Report:
+) -> CheckReport:
     """Return the findings; the hint of each names the nearest pins that pass."""
     context = make_context(recipe, tables, host, base)
     problems = [problem for _, problem in find_problems(context)]
     has_errors = any(problem.is_error for problem in problems)
     repairs = find_repairs(context) if has_errors else ()
-    return Report(
+    return CheckReport(
         findings=(
             *recipe.notes,
             *(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
@@ -71,7 +79,7 @@ def examine(
 
 def examine_file(
     name: str, folder: Path, host: Path | None = None, *, base_of: BaseOf = lambda _: None
-) -> tuple[Recipe, Report]:
+) -> tuple[Recipe, CheckReport]:
     """Examine a recipe file, with the host facts if given; raises UsageError if it is no recipe.
 
     `base_of` returns the known facts of a recipe's base image.
@@ -98,7 +106,7 @@ def examine_file(
     return recipe, report
 
 
-def need_sound(recipe: Recipe, report: Report) -> None:
+def need_sound(recipe: Recipe, report: CheckReport) -> None:
     """Raise an error with every finding if the recipe has errors: IncompatibleError if one is of its pins, otherwise RecipeError."""
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     if any(finding.code != RecipeCode.VARIABLE for finding in errors):
@@ -134,7 +142,7 @@ _EXPANDED: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PinRow:
     names: tuple[str, ...]
     harm: str
     instead: str
@@ -150,9 +158,9 @@ class Row:
 
 
 @functools.cache
-def load_rows() -> tuple[Row, ...]:
+def load_rows() -> tuple[PinRow, ...]:
     root = load(Path(__file__).with_name("variables.yaml"), mistakes := Mistakes())
-    rows = root and read_node(tuple[Row, ...], root, mistakes)
+    rows = root and read_node(tuple[PinRow, ...], root, mistakes)
     assert rows, mistakes.findings
     return rows
 

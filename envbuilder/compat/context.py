@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.image_facts import Base, Name, as_distribution, is_version, suite_of
-from envbuilder.compat.tables.cuda import Cuda, Gpu, architecture_key, load_cudas, load_gpus
+from envbuilder.compat.tables.cuda import Cuda, GpuModel, architecture_key, load_cudas, load_gpus
 from envbuilder.compat.tables.distribution import (
     Distribution,
     Python,
@@ -35,8 +35,8 @@ class Tables:
     """All tables that rules read."""
 
     distributions: Table[Distribution] = field(default_factory=load_distributions)
-    gpus: Table[Gpu] = field(default_factory=lambda: _gpus(are_refused=False))
-    refused_gpus: Table[Gpu] = field(default_factory=lambda: _gpus(are_refused=True))
+    gpus: Table[GpuModel] = field(default_factory=lambda: _gpus(are_refused=False))
+    refused_gpus: Table[GpuModel] = field(default_factory=lambda: _gpus(are_refused=True))
     torches: Table[Torch] = field(default_factory=load_torches)
     cudas: Table[Cuda] = field(default_factory=load_cudas)
     pythons: Table[Python] = field(default_factory=load_pythons)
@@ -66,7 +66,7 @@ class Tables:
         return replace(self.torches, rows=rows)
 
 
-def _gpus(*, are_refused: bool) -> Table[Gpu]:
+def _gpus(*, are_refused: bool) -> Table[GpuModel]:
     table = load_gpus()
     return replace(table, rows=tuple(gpu for gpu in table.rows if bool(gpu.refused) == are_refused))
 
@@ -88,7 +88,7 @@ class CheckContext:
     cuda: Cuda | None  # None without CUDA as well
     torch: Torch | None  # as its wheels for this processor are
     build: Build | None  # of torch: the one that is installed; None for the CPU's
-    gpus: tuple[tuple[str, Gpu], ...]  # `gpus[0]` → its row
+    gpus: tuple[tuple[str, GpuModel], ...]  # `gpus[0]` → its row
 
     def has_toolkit(self, cuda: str) -> bool:
         """Return whether a source is known to have this CUDA, or a repository of the recipe or its image may have it."""
@@ -265,14 +265,14 @@ class CheckCode(CodeEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PinChange:
     """One changed value of a recipe: key and new text; an index past the end appends."""
 
     key: str  # gcc, gpus[0], packages[1]
     value: str
 
 
-Move = tuple[Change, ...]  # changes that are made together
+Move = tuple[PinChange, ...]  # changes that are made together
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.models import Line, Shape, read_node
-from envbuilder.core.places import Code, Mistakes, load
+from envbuilder.core.places import FormCode, Mistakes, load
 
 if TYPE_CHECKING:
     from envbuilder.node.nccl.profile import Profile
@@ -64,7 +64,7 @@ def load_host_facts(path: Path) -> HostFacts:
         except ValueError as error:
             place, _, message = str(error).partition(": ")
             hint = "`envbuilder detect --save FILE` writes a profile"
-            mistakes.add(Code.VALUE, root.where, f"{place}: {message}", hint=hint)
+            mistakes.add(FormCode.VALUE, root.where, f"{place}: {message}", hint=hint)
         else:
             data = profile_data(profile)
             return HostFacts(

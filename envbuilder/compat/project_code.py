@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from envbuilder.compat.context import CheckCode, Tables
 from envbuilder.compat.python_code import (
-    Call,
-    Code,
+    CodeCall,
+    PythonCode,
     certain_calls,
     certain_parts,
     imported_modules,
@@ -79,7 +79,7 @@ def check_cuda_code(recipe: Recipe) -> Iterator[Finding]:
                     )  # fmt: skip
 
 
-def _captured(recipe: Recipe, extension: Extension, code: Code) -> tuple[Call, ...]:
+def _captured(recipe: Recipe, extension: Extension, code: PythonCode) -> tuple[CodeCall, ...]:
     """Return the `load()` calls of a file that the lines of `capture` import."""
     parts = code.path.relative_to(recipe.path.parent / extension.path).with_suffix("").parts
     name = ".".join(part for part in parts if part != "__init__")
@@ -88,7 +88,7 @@ def _captured(recipe: Recipe, extension: Extension, code: Code) -> tuple[Call, .
     return ()
 
 
-def _needs_cuda(code: Code, call: Call) -> bool:
+def _needs_cuda(code: PythonCode, call: CodeCall) -> bool:
     texts = (getattr(node, "value", "") for node in certain_parts(code, code.argument(call, 1, "sources")))
     has_source = any(isinstance(text, str) and text.endswith(".cu") for text in texts)
     return call.short == "CUDAExtension" or has_source or bool(code.keyword(call, "cuda_sources"))
@@ -96,7 +96,7 @@ def _needs_cuda(code: Code, call: Call) -> bool:
 
 def check_modules(recipe: Recipe) -> Iterator[Finding]:
     """Warn of two projects that build one module. The build refuses them only when both are compiled."""
-    builders: dict[str, tuple[Extension, Code, int]] = {}
+    builders: dict[str, tuple[Extension, PythonCode, int]] = {}
     for index, extension in enumerate(recipe.extensions):
         for code in _codes(recipe, extension) if extension.form is Form.PROJECT else ():
             for call in code.extensions:
@@ -128,7 +128,7 @@ def describe_layout(recipe: Recipe) -> Iterator[str]:
                 )
 
 
-def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
+def _codes(recipe: Recipe, extension: Extension) -> Iterator[PythonCode]:
     """Yield the files that say how an extension of the recipe's folder is compiled."""
     if extension.form is Form.LOAD or extension.is_remote:
         return
@@ -145,7 +145,7 @@ def _codes(recipe: Recipe, extension: Extension) -> Iterator[Code]:
             yield code
 
 
-def _architectures(code: Code) -> Iterator[tuple[int, str]]:
+def _architectures(code: PythonCode) -> Iterator[tuple[int, str]]:
     """Yield the compute capabilities that a file names, each with its line: 3.7."""
     for line, text in plain_texts(code):
         for digits in re.findall(r"(?:compute|sm)_(\d{2,3})(?!\d)", text):

@@ -30,7 +30,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CodeCall:
     """A call, with the function that it stands in."""
 
     full: str  # by its imports: torch.utils.cpp_extension.load
@@ -44,22 +44,22 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class PythonCode:
     """What a file says: its imports by their names here, and its calls."""
 
     path: Path
     tree: ast.Module
     imported: frozenset[str]  # modules, and modules with a name of theirs: a.b, a.b.c
-    calls: tuple[Call, ...]
+    calls: tuple[CodeCall, ...]
     builds: bool  # whether it uses a class of torch that describes an extension
 
     @property
-    def extensions(self) -> tuple[Call, ...]:
+    def extensions(self) -> tuple[CodeCall, ...]:
         """Return the calls that describe an extension of torch for a build."""
         return tuple(call for call in self.calls if call.full in _BUILDS)
 
     @property
-    def loads(self) -> tuple[Call, ...]:
+    def loads(self) -> tuple[CodeCall, ...]:
         return tuple(call for call in self.calls if call.full in _LOADS)
 
     def sources(self) -> tuple[str, ...]:
@@ -67,14 +67,14 @@ class Code:
         given = (self.argument(call, 1, "sources") for call in self.extensions)
         return tuple(dict.fromkeys(str(PurePosixPath(text)) for node in given for text in self.texts(node)))
 
-    def setup(self) -> Call | None:
+    def setup(self) -> CodeCall | None:
         return next((call for call in self.calls if call.full in _SETUPS), None)
 
-    def argument(self, call: Call, position: int, name: str) -> ast.expr | None:
+    def argument(self, call: CodeCall, position: int, name: str) -> ast.expr | None:
         """Return an argument that is given by its name or by its position."""
         return self.keyword(call, name) or next(iter(call.node.args[position:]), None)
 
-    def keyword(self, call: Call | None, name: str) -> ast.expr | None:
+    def keyword(self, call: CodeCall | None, name: str) -> ast.expr | None:
         return next((word.value for word in call.node.keywords if word.arg == name), None) if call else None
 
     def text(self, node: ast.expr | None) -> str:
@@ -123,12 +123,12 @@ def holds_recipes(folder: Path) -> bool:
     return any(path.with_suffix(".lock").is_file() for path in folder.glob("*.yaml"))
 
 
-def read_code(path: Path) -> Code | None:
+def read_code(path: Path) -> PythonCode | None:
     """Return what a Python file says, None if it cannot be read, as a FIFO, which never ends."""
     return parse_code(load_text(path, Mistakes()) or "", path) if path.is_file() else None
 
 
-def parse_code(text: str, path: Path) -> Code | None:
+def parse_code(text: str, path: Path) -> PythonCode | None:
     """Return what the text of a Python file says, None if it is not Python."""
     try:
         with warnings.catch_warnings():
@@ -140,7 +140,9 @@ def parse_code(text: str, path: Path) -> Code | None:
     calls = _calls(tree, names, is_program=path.name == "setup.py")
     used = (_full(node, names) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute))
     builds = any(name in _BUILDS for name in used)
-    return Code(path=path, tree=tree, imported=frozenset(_modules(tree)), calls=tuple(calls), builds=builds)
+    return PythonCode(
+        path=path, tree=tree, imported=frozenset(_modules(tree)), calls=tuple(calls), builds=builds
+    )
 
 
 def _full(node: ast.expr, names: dict[str, str]) -> str:
@@ -183,15 +185,15 @@ def _modules(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _calls(tree: ast.Module, names: dict[str, str], *, is_program: bool) -> Iterator[Call]:
+def _calls(tree: ast.Module, names: dict[str, str], *, is_program: bool) -> Iterator[CodeCall]:
     def walk(
         node: ast.AST, inside: str, owner: str, scope: tuple[ast.ClassDef | Function, ...]
-    ) -> Iterator[Call]:
+    ) -> Iterator[CodeCall]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and _is_main(child.test) and not is_program:
                 continue  # not when it is imported
             if isinstance(child, ast.Call) and (full := _full(child.func, names)):
-                yield Call(full=full, node=child, inside=inside, owner=owner)
+                yield CodeCall(full=full, node=child, inside=inside, owner=owner)
             if isinstance(child, Function | ast.ClassDef):
                 above = (*scope, child)
                 if isinstance(child, ast.ClassDef):
@@ -253,7 +255,7 @@ _ENDS: Final = frozenset(("exit", "_exit", "setup"))
 _PATHS: Final = ("join", "abspath", "str", "Path")  # calls that return their last text in a path
 
 
-def certain_calls(code: Code) -> Iterator[ast.Call]:
+def certain_calls(code: PythonCode) -> Iterator[ast.Call]:
     """Yield the calls that a run of the file reaches whatever it asks: those in no branch, and in functions that these call."""
     names = (node for node in ast.walk(code.tree) if isinstance(node, ast.Name | ast.Attribute))
     tests = (node for node in ast.walk(code.tree) if isinstance(node, _TESTS))
@@ -299,7 +301,7 @@ def _leaves(node: ast.AST) -> str:
     return "return" if isinstance(node, ast.Return | ast.Raise) else ""
 
 
-def certain_parts(code: Code, node: ast.expr | None) -> Iterator[ast.expr]:
+def certain_parts(code: PythonCode, node: ast.expr | None) -> Iterator[ast.expr]:
     """Yield the parts of a list or a path, in no branch. A name counts that is assigned once, and used only here."""
     inner: Sequence[ast.expr | None] = ()
     if isinstance(node, ast.List | ast.Tuple):
@@ -323,14 +325,14 @@ def _count(tree: ast.Module) -> Counter[str]:
     return Counter(node.id if isinstance(node, ast.Name) else node.arg for node in nodes)
 
 
-def plain_texts(code: Code) -> Iterator[tuple[int, str]]:
+def plain_texts(code: PythonCode) -> Iterator[tuple[int, str]]:
     """Yield each text of a file with its line, also the parts of one that is put together."""
     for node in ast.walk(code.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
 
-def set_variables(code: Code, name: str) -> Iterator[tuple[int, str]]:
+def set_variables(code: PythonCode, name: str) -> Iterator[tuple[int, str]]:
     """Yield each text that a file sets an environment variable to, with its line."""
     for node in ast.walk(code.tree):
         match node:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from envbuilder.compat.context import Change, CheckContext, Move, Problem, Rule, distance, make_context
+from envbuilder.compat.context import CheckContext, Move, PinChange, Problem, Rule, distance, make_context
 from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.torch import index_build
@@ -43,7 +43,7 @@ Step = str | int  # a field or an index on the way to a value of a recipe
 class Repair:
     """Changes with which the recipe passes every rule."""
 
-    changes: tuple[Change, ...]  # sorted by key
+    changes: tuple[PinChange, ...]  # sorted by key
     recipe: Recipe  # with them
 
     def data(self) -> dict[str, object]:
@@ -70,7 +70,7 @@ class Try:
     found: tuple[RuleProblem, ...] | None = field(compare=False, default=None)  # None: not judged yet
     # The cost of each changed key. A key that changes with another one costs nothing.
     costs: Mapping[str, float] = field(compare=False, default_factory=dict)
-    changes: tuple[Change, ...] = field(compare=False, default=())
+    changes: tuple[PinChange, ...] = field(compare=False, default=())
 
     @property
     def errors(self) -> list[RuleProblem]:
@@ -103,7 +103,7 @@ def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
     repairs: list[Repair] = []
     problems = [problem for _, problem in find_problems(context) if problem.are_equal]
     equal = {change for problem in problems for move in problem.moves for change in move}
-    seen: set[tuple[Change, ...]] = {()}
+    seen: set[tuple[PinChange, ...]] = {()}
     limit = LIMIT
 
     def expand(attempt: Try) -> Iterator[Try]:
@@ -161,11 +161,11 @@ def find_on_package_index(context: CheckContext) -> Repair | None:
     return None
 
 
-def changed(context: CheckContext, changes: Sequence[Change]) -> CheckContext:
+def changed(context: CheckContext, changes: Sequence[PinChange]) -> CheckContext:
     return make_context(apply(context.recipe, changes), context.tables, context.host, context.base)
 
 
-def apply(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
+def apply(recipe: Recipe, changes: Sequence[PinChange]) -> Recipe:
     """Apply changes to a recipe; the last of one key wins."""
     for change in changes:
         recipe = _changed(recipe, _steps_to(change.key), change.value)
@@ -244,7 +244,7 @@ def _values(context: CheckContext, pin: str) -> list[Move]:
         case "pytorch":
             names = context.torches.by_name
         case "libxcrypt" if row:
-            return [(Change(pin, row.short_libxcrypt),)]
+            return [(PinChange(pin, row.short_libxcrypt),)]
         case "python":
             names = {*tables.standalones.by_name, *((row.python,) if row and row.python else ())}
         case _:
@@ -256,7 +256,7 @@ def _values(context: CheckContext, pin: str) -> list[Move]:
     others = sorted(
         (name for name in names if name != asked), key=lambda name: (name != first, distance(name, asked))
     )
-    return [(Change(pin, name),) for name in others]
+    return [(PinChange(pin, name),) for name in others]
 
 
 def _minor(version: str) -> int:
@@ -281,27 +281,27 @@ def _near_bases(context: CheckContext) -> list[Distribution]:
 def _suite(context: CheckContext, base: Distribution) -> Move:
     """Return the changes to another suite: its Python for the old suite's, and its compiler and libxcrypt if it lacks the recipe's."""
     recipe, row = context.recipe, context.distribution
-    changes = [Change("base", base.name)]
+    changes = [PinChange("base", base.name)]
     if (row and row.python == recipe.python) or recipe.python not in context.tables.standalones.by_name:
-        changes.append(Change("python", base.python))
+        changes.append(PinChange("python", base.python))
     if recipe.gcc not in base.gccs:
-        changes.append(Change("gcc", base.gcc))
+        changes.append(PinChange("gcc", base.gcc))
     if recipe.libxcrypt and not f"{base.libxcrypt}.".startswith(f"{recipe.libxcrypt}."):
-        changes.append(Change("libxcrypt", base.short_libxcrypt))
+        changes.append(PinChange("libxcrypt", base.short_libxcrypt))
     return tuple(changes)
 
 
-def _merge(changes: Sequence[Change], move: Move, recipe: Recipe) -> tuple[Change, ...]:
+def _merge(changes: Sequence[PinChange], move: Move, recipe: Recipe) -> tuple[PinChange, ...]:
     """Merge changes: the later wins, and a value that the recipe has is no change."""
     values = {change.key: change.value for change in (*changes, *move)}
     return tuple(
-        Change(key, value)
+        PinChange(key, value)
         for key, value in sorted(values.items())
         if "[" in key or getattr(recipe, key) != value
     )
 
 
-def _is_like(changes: Sequence[Change], other: Sequence[Change]) -> bool:
+def _is_like(changes: Sequence[PinChange], other: Sequence[PinChange]) -> bool:
     """Whether one set of changes contains the other or changes the same pins."""
     one, two = {change.key for change in changes}, {change.key for change in other}
     return one >= two or set(other) <= set(changes)

@@ -28,7 +28,7 @@ _MODE: Final = 0o177777
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class InventoryItem:
     """One path. `kept` must stay as it is. `state` changes with each write, and with each new hard link too."""
 
     kept: str  # type, mode, owner, size of a file
@@ -40,7 +40,7 @@ class Item:
 class Inventory:
     """The items of a folder by their paths below it, the folder itself left out."""
 
-    items: Mapping[bytes, Item]
+    items: Mapping[bytes, InventoryItem]
 
     @classmethod
     def take(
@@ -51,7 +51,7 @@ class Inventory:
         `leave_out` are names at the top of the folder. Raises OSError for a folder of more bytes than are worth hashing, as
         a project may leave one with a sparse file of a terabyte.
         """
-        items: dict[bytes, Item] = {}
+        items: dict[bytes, InventoryItem] = {}
         newest, left, top = 0, MOST_HASHED, os.fsencode(folder) + b"/"
         for path, status in _scan(folder, leave_out):
             content = UNKNOWN
@@ -62,7 +62,7 @@ class Inventory:
                 content = os.fsdecode(os.readlink(top + path))  # noqa: PTH115 - names are bytes
             elif stat.S_ISREG(status.st_mode):
                 content = _hash(top + path) if contents is None else contents.get(os.fsdecode(path), UNKNOWN)
-            items[path] = Item(_kept(status), _state(status), content)
+            items[path] = InventoryItem(_kept(status), _state(status), content)
             newest = max(newest, status.st_ctime_ns)
         tick = _TICK if newest % _SECOND else 2 * _SECOND  # old file systems have whole seconds
         if time.time_ns() - newest < tick:
@@ -72,13 +72,13 @@ class Inventory:
     def with_contents(self, contents: Mapping[str, str]) -> "Inventory":
         """Return the inventory with the digests of files that were hashed since."""
         return Inventory({
-            path: Item(item.kept, item.state, item.content or contents.get(os.fsdecode(path), UNKNOWN))
+            path: InventoryItem(item.kept, item.state, item.content or contents.get(os.fsdecode(path), UNKNOWN))
             for path, item in self.items.items()
         })  # fmt: skip
 
     def compare(self, folder: Path, *, whole: bool, leave_out: Collection[str] = ()) -> "Inventory | str":
         """Return how the folder differs, otherwise its inventory with the states of now. `whole` hashes every file."""
-        items: dict[bytes, Item] = {}
+        items: dict[bytes, InventoryItem] = {}
         top = os.fsencode(folder) + b"/"
         for path, status in _scan(folder, leave_out):
             item = self.items.get(path)
@@ -93,7 +93,7 @@ class Inventory:
             elif stat.S_ISREG(status.st_mode) and (item.state != state or (whole and item.content)):
                 if item.content != _hash(top + path):
                     return f"`{os.fsdecode(path)}` differs"
-                item = Item(item.kept, state, item.content)
+                item = InventoryItem(item.kept, state, item.content)
             items[path] = item
         if len(items) < len(self.items):
             return f"`{os.fsdecode(min(self.items.keys() - items.keys()))}` is gone"
@@ -118,7 +118,7 @@ def parse_inventory(content: bytes) -> Inventory:
     words = text.split(b"\0") if text else []
     every = zip(words[::4], words[1::4], words[2::4], words[3::4], strict=True)
     return Inventory({
-        path: Item(kept.decode(), state.decode(), os.fsdecode(content)) for path, kept, state, content in every
+        path: InventoryItem(kept.decode(), state.decode(), os.fsdecode(content)) for path, kept, state, content in every
     })  # fmt: skip
 
 

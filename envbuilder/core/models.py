@@ -1,6 +1,6 @@
 """Data of files → dataclasses, by pydantic: each of its errors becomes a finding with its place and the nearest key.
 
-A dataclass describes a file: its fields are the keys, `Shape` is the pattern of a text, and `Rule` and `RawRule` compare
+A dataclass describes a file: its fields are the keys, `Shape` is the pattern of a text, and `FieldRule` and `RawRule` compare
 several keys. `read_node` reports every mistake of a file at once.
 """
 
@@ -16,7 +16,16 @@ from pydantic import Field, GetCoreSchemaHandler, Strict, Tag, TypeAdapter, Vali
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from envbuilder.core.places import Code, Location, Mistakes, Node, hint_to_part, kind_of, shown, text_of
+from envbuilder.core.places import (
+    FormCode,
+    Location,
+    Mistakes,
+    PlacedNode,
+    hint_to_part,
+    kind_of,
+    shown,
+    text_of,
+)
 from envbuilder.core.spelling import nearest
 
 T = TypeVar("T")
@@ -72,7 +81,7 @@ class Mistake:
     """A mistake that a rule found. `at` is the path from the value of the rule to the mistake."""
 
     message: str
-    code: str = Code.VALUE
+    code: str = FormCode.VALUE
     hint: str = ""
     at: Location = ()
     where: str = ""  # instead of `at`: a place in another file
@@ -83,7 +92,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FieldRule:
     """Metadata of a type: `check` judges the dataclass, after each of its values is valid."""
 
     check: Callable[[Any], Iterable[Mistake]]
@@ -160,7 +169,7 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def read_node(
-    kind: type[T], node: Node, mistakes: Mistakes, *, context: object = None, skip_unknown: bool = False
+    kind: type[T], node: PlacedNode, mistakes: Mistakes, *, context: object = None, skip_unknown: bool = False
 ) -> T | None:
     """Read a node as a dataclass or another type of pydantic. Returns None after collecting every mistake.
 
@@ -222,7 +231,7 @@ def keys_of(kind: Any) -> tuple[str, ...]:
 
 
 def _report(
-    kind: Any, node: Node, error: ErrorDetails, mistakes: Mistakes, listed: set[tuple[str, ...]]
+    kind: Any, node: PlacedNode, error: ErrorDetails, mistakes: Mistakes, listed: set[tuple[str, ...]]
 ) -> None:
     """Report an error of pydantic. Its steps also name union members, which a file does not have."""
     location, context = error["loc"], error.get("ctx", {})
@@ -242,14 +251,14 @@ def _report(
         case "missing":
             shape = next((data for data in get_args(kind)[1:] if isinstance(data, Shape)), None)
             hint = f"write `{last}:` with {shape.expected}" if shape else ""
-            mistakes.at(node, Code.MISSING_KEY, f"the key `{last}` is missing", hint=hint)
+            mistakes.at(node, FormCode.MISSING_KEY, f"the key `{last}` is missing", hint=hint)
         case "unexpected_keyword_argument":  # a key that the dataclass does not have
             known = keys_of(parent)
             listing = "" if known in listed else f"known keys: {', '.join(known)}"
             listed.add(known)
             hint = f"{nearest(str(last), known)}{listing}".strip()
             message = f"{node.path}: unknown key `{last}`"
-            mistakes.add(Code.UNKNOWN_KEY, node.key_where or node.where, message, hint=hint)
+            mistakes.add(FormCode.UNKNOWN_KEY, node.key_where or node.where, message, hint=hint)
         case "dataclass_type" | "dict_type":
             keys = ", ".join(keys_of(kind))
             _report_kind(node, "a map", f"keys: {keys}" if keys else "", mistakes)
@@ -274,16 +283,18 @@ def _report(
             )
 
 
-def _report_kind(node: Node, expected: str, hint: str, mistakes: Mistakes, text: str = "") -> None:
-    mistakes.at(node, Code.TYPE, f"expected {expected}, found {text or kind_of(node.value)}", hint=hint)
+def _report_kind(node: PlacedNode, expected: str, hint: str, mistakes: Mistakes, text: str = "") -> None:
+    mistakes.at(node, FormCode.TYPE, f"expected {expected}, found {text or kind_of(node.value)}", hint=hint)
 
 
-def _report_text(node: Node, expected: str, hint: str, mistakes: Mistakes) -> None:
+def _report_text(node: PlacedNode, expected: str, hint: str, mistakes: Mistakes) -> None:
     if node.value is None or isinstance(node.value, list | dict):
         _report_kind(node, expected, hint, mistakes)
     elif not isinstance(node.value, str):
         text = text_of(node.value)
         hint = f'write "{text}" in quotes: without them YAML reads a value that is not text'
-        mistakes.at(node, Code.UNQUOTED, f"expected text, found {kind_of(node.value)} ({text})", hint=hint)
+        mistakes.at(
+            node, FormCode.UNQUOTED, f"expected text, found {kind_of(node.value)} ({text})", hint=hint
+        )
     else:
-        mistakes.at(node, Code.VALUE, f"expected {expected}, found {shown(node.value)}", hint=hint)
+        mistakes.at(node, FormCode.VALUE, f"expected {expected}, found {shown(node.value)}", hint=hint)

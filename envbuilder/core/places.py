@@ -30,7 +30,7 @@ Step = int | str
 Location = tuple[Step, ...]
 
 
-class Code(CodeEnum):
+class FormCode(CodeEnum):
     """Mistakes of a file's form; `recipe` and `check` have codes of their own."""
 
     UNREADABLE = "EB101", "a file that is not there, too large or not UTF-8"
@@ -78,7 +78,7 @@ class List(list[Any]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class PlacedNode:
     """A value of a file with its place: a text, whole number, boolean, None, `Unquoted`, list or map."""
 
     value: Any
@@ -87,18 +87,20 @@ class Node:
     key_where: str = ""  # of its key
 
     @property
-    def inner(self) -> Mapping[Step, "Node"]:
+    def inner(self) -> Mapping[Step, "PlacedNode"]:
         """The values of a map by key, or the items of a list by index."""
         steps = range(len(self.value)) if isinstance(self.value, list) else self.value
         return {step: self._at(step) for step in steps} if isinstance(self.value, list | dict) else {}
 
-    def get(self, key: str) -> "Node | None":
+    def get(self, key: str) -> "PlacedNode | None":
         return self._at(key) if isinstance(self.value, dict) and key in self.value else None
 
-    def _at(self, step: Step) -> "Node":
+    def _at(self, step: Step) -> "PlacedNode":
         has_places = isinstance(self.value, Map | List)
         key, where = self.value.places[step] if has_places else (self.where, self.where)
-        return Node(value=self.value[step], where=where, path=_inner_path(self.path, step), key_where=key)
+        return PlacedNode(
+            value=self.value[step], where=where, path=_inner_path(self.path, step), key_where=key
+        )
 
 
 def kind_of(value: object) -> str:
@@ -121,7 +123,7 @@ class Mistakes:
     def add(self, code: str, where: str, message: str, *, hint: str = "") -> None:
         self._found.append(Finding(code=code, where=where, message=message, hint=hint))
 
-    def at(self, node: Node, code: str, message: str, *, hint: str = "") -> None:
+    def at(self, node: PlacedNode, code: str, message: str, *, hint: str = "") -> None:
         self.add(code, node.where, f"{node.path}: {message}", hint=hint)
 
     @property
@@ -138,7 +140,7 @@ def shown(text: str) -> str:
     return json.dumps(text if len(text) <= 80 else f"{text[:77]}...", ensure_ascii=not text.isprintable())
 
 
-def load(path: Path, mistakes: Mistakes) -> Node | None:
+def load(path: Path, mistakes: Mistakes) -> PlacedNode | None:
     """Read a YAML file. Returns None after collecting why it cannot be read."""
     text = load_text(path, mistakes)
     return None if text is None else parse_yaml(text, str(path), mistakes)
@@ -151,25 +153,27 @@ def load_text(path: Path, mistakes: Mistakes) -> str | None:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         message = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        mistakes.add(Code.UNREADABLE, str(path), message, hint="name a file that you may read")
+        mistakes.add(FormCode.UNREADABLE, str(path), message, hint="name a file that you may read")
         return None
     if len(data) > MAX_BYTES:
-        mistakes.add(Code.UNREADABLE, str(path), f"is larger than {MAX_BYTES >> 20} MiB")
+        mistakes.add(FormCode.UNREADABLE, str(path), f"is larger than {MAX_BYTES >> 20} MiB")
         return None
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        mistakes.add(Code.UNREADABLE, f"{path}:{line}", "is not UTF-8 text", hint="save the file as UTF-8")
+        mistakes.add(
+            FormCode.UNREADABLE, f"{path}:{line}", "is not UTF-8 text", hint="save the file as UTF-8"
+        )
         return None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        mistakes.add(Code.UNREADABLE, f"{path}:{line}", "expected a text file, found a NUL byte")
+        mistakes.add(FormCode.UNREADABLE, f"{path}:{line}", "expected a text file, found a NUL byte")
         return None
     return text
 
 
-def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
+def parse_yaml(text: str, file: str, mistakes: Mistakes) -> PlacedNode | None:
     """Read one YAML document. Returns None after collecting why it cannot be read."""
     try:
         return _YamlReader(text, file, mistakes).document()
@@ -179,9 +183,9 @@ def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
         words = ", ".join(part for part in (error.context, error.problem) if part)
         near = text.splitlines()[max(0, mark.line - 1) : mark.line + 1] if mark else []
         hint = hint_to_part(*reversed(near)) or _hint_to_syntax(words, near, mark.column if mark else 0)
-        mistakes.add(Code.SYNTAX, where, f"is not YAML: {words}", hint=hint)
+        mistakes.add(FormCode.SYNTAX, where, f"is not YAML: {words}", hint=hint)
     except yaml.YAMLError as error:
-        mistakes.add(Code.SYNTAX, file, f"is not YAML: {' '.join(str(error).split())}")
+        mistakes.add(FormCode.SYNTAX, file, f"is not YAML: {' '.join(str(error).split())}")
     except _StopReadingError:
         pass
     return None
@@ -211,29 +215,31 @@ def _hint_to_syntax(words: str, near: list[str], column: int) -> str:
     return "all lines of one list or map begin in the same column" if "parsing a block" in words else ""
 
 
-def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:
+def parse_json(text: str, file: str, mistakes: Mistakes) -> PlacedNode | None:
     """Read JSON. Each place is the file: no person writes this JSON."""
 
     def make_map(pairs: list[tuple[str, object]]) -> dict[str, object]:
         for key, times in Counter(key for key, _ in pairs).items():
             if times > 1:
-                mistakes.add(Code.DUPLICATE, file, f"the key {shown(key)} is there twice in a map")
+                mistakes.add(FormCode.DUPLICATE, file, f"the key {shown(key)} is there twice in a map")
         return dict(pairs)
 
     try:
-        return Node(value=json.loads(text, object_pairs_hook=make_map), where=file)
+        return PlacedNode(value=json.loads(text, object_pairs_hook=make_map), where=file)
     except json.JSONDecodeError as error:
-        mistakes.add(Code.SYNTAX, f"{file}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg.lower()}")
+        mistakes.add(
+            FormCode.SYNTAX, f"{file}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg.lower()}"
+        )
     except (ValueError, RecursionError) as error:
-        mistakes.add(Code.SYNTAX, file, f"is not JSON that can be read: {error}")
+        mistakes.add(FormCode.SYNTAX, file, f"is not JSON that can be read: {error}")
     return None
 
 
-def check_credentials(node: Node, mistakes: Mistakes, name: str = "") -> None:
+def check_credentials(node: PlacedNode, mistakes: Mistakes, name: str = "") -> None:
     """Report each text of a file that holds a password in a URL or a token, or is a secret by its key."""
     if isinstance(node.value, str) and is_secret(name, node.value):
         secret = shown(node.value) if has_credentials(node.value) else "this"
-        mistakes.at(node, Code.CREDENTIALS, f"{secret} holds a password or a token", hint=GIVE_BY)
+        mistakes.at(node, FormCode.CREDENTIALS, f"{secret} holds a password or a token", hint=GIVE_BY)
     for step, inner in node.inner.items():
         check_credentials(inner, mistakes, str(step))
 
@@ -249,18 +255,18 @@ class _YamlReader:
         self._mistakes = mistakes
         self._anchors: set[str] = set()  # already reported; their aliases are not reported again
 
-    def document(self) -> Node:
+    def document(self) -> PlacedNode:
         self._loader.get_event()  # the start of the stream
         start = self._loader.get_event()
         if isinstance(start, yaml.StreamEndEvent):
-            return Node(value=None, where=f"{self._file}:1:1")
+            return PlacedNode(value=None, where=f"{self._file}:1:1")
         first = self._loader.get_event()
-        root = Node(value=self._value(first, ()), where=self._where(first))
+        root = PlacedNode(value=self._value(first, ()), where=self._where(first))
         self._loader.get_event()  # the end of the document
         after = self._loader.get_event()
         if not isinstance(after, yaml.StreamEndEvent):
             self._mistakes.add(
-                Code.FEATURE, self._where(after), "a second YAML document", hint="keep one in a file"
+                FormCode.FEATURE, self._where(after), "a second YAML document", hint="keep one in a file"
             )
         return root
 
@@ -275,13 +281,13 @@ class _YamlReader:
         if event.anchor is not None and event.anchor not in self._anchors:
             self._anchors.add(event.anchor)
             message = f"anchors and aliases (`{event.anchor}`) are not taken"
-            self._refuse(Code.FEATURE, event, at, message, "write the value out")
+            self._refuse(FormCode.FEATURE, event, at, message, "write the value out")
         tag = getattr(event, "tag", None)
         if tag is not None and tag != "!":
             hint = "quote text; nothing else needs a tag"
-            self._refuse(Code.FEATURE, event, at, f"tags (`{tag}`) are not taken", hint)
+            self._refuse(FormCode.FEATURE, event, at, f"tags (`{tag}`) are not taken", hint)
         if len(at) > MAX_DEPTH:
-            self._refuse(Code.FEATURE, event, at, f"nested more than {MAX_DEPTH} deep")
+            self._refuse(FormCode.FEATURE, event, at, f"nested more than {MAX_DEPTH} deep")
             raise _StopReadingError
         if isinstance(event, yaml.SequenceStartEvent):
             return self._list(at)
@@ -307,19 +313,19 @@ class _YamlReader:
             inner, value_event = (*at, key), self._loader.get_event()
             value = self._value(value_event, inner)
             if isinstance(read, list | dict):
-                self._refuse(Code.TYPE, event, inner, f"expected text as a key, found {kind_of(read)}")
+                self._refuse(FormCode.TYPE, event, inner, f"expected text as a key, found {kind_of(read)}")
             elif isinstance(read, Unquoted) and read.kind == _OTHER:
                 hint = "write the keys out"
-                self._refuse(Code.FEATURE, event, inner, "merge keys and dates are not keys", hint)
+                self._refuse(FormCode.FEATURE, event, inner, "merge keys and dates are not keys", hint)
             elif key in values:
                 hint = f"the first is at {values.places[key][0]}"
-                self._refuse(Code.DUPLICATE, event, inner, "this key is there twice", hint)
+                self._refuse(FormCode.DUPLICATE, event, inner, "this key is there twice", hint)
             else:
                 values[key] = value
                 values.places[key] = (self._where(event), self._where(value_event))
         return values
 
-    def _refuse(self, code: Code, event: yaml.Event, at: Location, message: str, hint: str = "") -> None:
+    def _refuse(self, code: FormCode, event: yaml.Event, at: Location, message: str, hint: str = "") -> None:
         path = functools.reduce(_inner_path, at, "$")
         self._mistakes.add(code, self._where(event), f"{path}: {message}", hint=hint)
 

@@ -39,7 +39,7 @@ _DESYNC: Final = re.compile(
 )
 
 
-class Verdict(Enum):
+class CollectiveVerdict(Enum):
     """Why a collective did not end; the values are names in the catalogue."""
 
     TIMEOUT = "nccl-watchdog-timeout"  # nothing to compare
@@ -59,7 +59,7 @@ class Work:
 
 
 @dataclass
-class State:
+class CollectiveState:
     """The progress of one rank in one group."""
 
     waiting: int | None = None  # the collective that did not end
@@ -92,7 +92,7 @@ class State:
 class Stall:
     """The verdict on one group of ranks, in words."""
 
-    verdict: Verdict
+    verdict: CollectiveVerdict
     ranks: tuple[int, ...]  # to look at first
     message: str
     evidence: str
@@ -102,7 +102,7 @@ class Ranks:
     """Collects what the ranks say about their collectives, and judges it at the end."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[int, State]] = {}
+        self._groups: dict[str, dict[int, CollectiveState]] = {}
         self.world = 0  # how many ranks there are; 0 where no log says it
         self._readers: set[int] = set()
         self._desync: list[Stall] = []  # the last one
@@ -148,7 +148,7 @@ class Ranks:
             if counts["seq"] is not None and state.waiting is None:
                 state.waiting = int(counts["seq"])
 
-    def add_state(self, group: str, rank: int, state: State) -> None:
+    def add_state(self, group: str, rank: int, state: CollectiveState) -> None:
         """Add the state of one rank from its flight recorder."""
         if self._has_room(group, rank):
             self._groups.setdefault(group, {})[rank] = state
@@ -157,13 +157,16 @@ class Ranks:
         """Return a verdict for each group in which a collective did not end."""
         stalls = [stall for name, ranks in self._joined().items() if (stall := self._judge(name, ranks))]
         if self._desync:
-            return (self._desync[-1], *(stall for stall in stalls if stall.verdict is not Verdict.TIMEOUT))
+            return (
+                self._desync[-1],
+                *(stall for stall in stalls if stall.verdict is not CollectiveVerdict.TIMEOUT),
+            )
         return tuple(stalls)
 
-    def _state(self, group: str, rank: int, where: str) -> State:
+    def _state(self, group: str, rank: int, where: str) -> CollectiveState:
         if not self._has_room(group, rank):
-            return State()  # of a log that names more groups than any job has
-        state = self._groups.setdefault(group, {}).setdefault(rank, State())
+            return CollectiveState()  # of a log that names more groups than any job has
+        state = self._groups.setdefault(group, {}).setdefault(rank, CollectiveState())
         state.evidence = state.evidence or where
         return state
 
@@ -180,9 +183,9 @@ class Ranks:
         if desync["ended"]:
             last = int(desync["last"])
             message = f"{named(ranks)} finished collective {last} and never launched {last + 1}"
-        self._desync = [Stall(Verdict.BEHIND, ranks, message, where)]
+        self._desync = [Stall(CollectiveVerdict.BEHIND, ranks, message, where)]
 
-    def _joined(self) -> dict[str, dict[int, State]]:
+    def _joined(self) -> dict[str, dict[int, CollectiveState]]:
         """Return the groups. A line without a group belongs to the group in which its rank waits for the same work."""
         groups = {name: dict(ranks) for name, ranks in self._groups.items() if name}
         for rank, loose in self._groups.get("", {}).items():
@@ -201,7 +204,7 @@ class Ranks:
                 groups.setdefault(name, {}).setdefault(rank, loose)
         return groups
 
-    def _judge(self, name: str, states: Mapping[int, State]) -> Stall | None:
+    def _judge(self, name: str, states: Mapping[int, CollectiveState]) -> Stall | None:
         ranks = {rank: state for rank, state in states.items() if state.launched is not None}
         waiting = {rank: state.waiting for rank, state in ranks.items() if state.waiting is not None}
         if not waiting:
@@ -216,15 +219,15 @@ class Ranks:
         message = f"{named(waiting)} waited for {_work(ranks[first], waiting[first])}"
         if missing and len(missing) < len(ranks):
             message += f"; nothing about it from {named(missing)} of {self.world}"
-            return Stall(Verdict.SILENT, missing, message, evidence)
+            return Stall(CollectiveVerdict.SILENT, missing, message, evidence)
         if missing:
             message += f"; most logs of the job are not here: {named(missing)} of {self.world} say nothing"
         else:
             message += ", and no other rank says what it did"
-        return Stall(Verdict.TIMEOUT, tuple(sorted(waiting)), message, evidence)
+        return Stall(CollectiveVerdict.TIMEOUT, tuple(sorted(waiting)), message, evidence)
 
 
-def _differ(ranks: Mapping[int, State], evidence: str) -> Stall | None:
+def _differ(ranks: Mapping[int, CollectiveState], evidence: str) -> Stall | None:
     """Find the first collective that ranks launched with another operation or another size."""
     launched: dict[int, dict[int, Work]] = {}
     for rank, state in ranks.items():
@@ -243,11 +246,11 @@ def _differ(ranks: Mapping[int, State], evidence: str) -> Stall | None:
                 f"collective {number} is {what} on {named(odd)}: {_described(works[odd[0]])}, while "
                 f"{named(others)} launched {_described(works[usual])}"
             )
-            return Stall(Verdict.MISMATCH, odd, message, ranks[odd[0]].evidence or evidence)
+            return Stall(CollectiveVerdict.MISMATCH, odd, message, ranks[odd[0]].evidence or evidence)
     return None
 
 
-def _behind(ranks: Mapping[int, State], waiting: Mapping[int, int], evidence: str) -> Stall | None:
+def _behind(ranks: Mapping[int, CollectiveState], waiting: Mapping[int, int], evidence: str) -> Stall | None:
     """Find ranks whose newest collective is older than the one that others wait for."""
     wanted = max(waiting.values())
     late = {rank: newest for rank, state in sorted(ranks.items()) if (newest := state.launched or 0) < wanted}
@@ -266,10 +269,10 @@ def _behind(ranks: Mapping[int, State], waiting: Mapping[int, int], evidence: st
         f"{named(others)} waited for {_work(ranks[others[0]], wanted)}, which {named(late)} never launched "
         f"(newest: {max(late.values())}); {why}"
     )
-    return Stall(Verdict.BEHIND, tuple(late), message, state.evidence or evidence)
+    return Stall(CollectiveVerdict.BEHIND, tuple(late), message, state.evidence or evidence)
 
 
-def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, int], first: int) -> Stall:
+def _stalled(ranks: Mapping[int, CollectiveState], waiting: Mapping[int, int], first: int) -> Stall:
     """Judge a collective that every rank launched: data did not move, or one rank came too late."""
     number, evidence = waiting[first], ranks[first].evidence
     launched = f"launched {_work(ranks[first], number)}"
@@ -278,9 +281,9 @@ def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, int], first: int)
     if late and len(late) < len(times):
         wait = max(times.values()) - min(times.values())
         message = f"{named(late)} {launched} {wait:.0f} s after the first rank: slow, not stuck"
-        return Stall(Verdict.BEHIND, tuple(late), message, ranks[late[0]].evidence or evidence)
+        return Stall(CollectiveVerdict.BEHIND, tuple(late), message, ranks[late[0]].evidence or evidence)
     message = f"{named(ranks)} {launched}, and {named(waiting)} saw no end of it"
-    return Stall(Verdict.STALLED, tuple(sorted(ranks)), message, evidence)
+    return Stall(CollectiveVerdict.STALLED, tuple(sorted(ranks)), message, evidence)
 
 
 def _odd(values: Mapping[int, str]) -> tuple[int, ...]:
@@ -299,7 +302,7 @@ def _group_name(group: re.Match[str]) -> str:
     return group["guid"] or group["id"]  # groups of one kind share their name
 
 
-def _work(state: State, number: int | None) -> str:
+def _work(state: CollectiveState, number: int | None) -> str:
     work = state.works.get(number) if number is not None else None
     return f"collective {number} ({_described(work)})" if work and work.op else f"collective {number}"
 

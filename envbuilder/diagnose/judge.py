@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from envbuilder.diagnose.catalogue import Certainty, Failure, Stage, load_xids
-from envbuilder.diagnose.collectives import Ranks, Stall, Verdict
+from envbuilder.diagnose.collectives import CollectiveVerdict, Ranks, Stall
 from envbuilder.diagnose.logs import uptime_of
 from envbuilder.diagnose.scan import Link, Place, Raised, Seen
 
@@ -130,7 +130,7 @@ class Judge:
         place, failure = seen.place, seen.failure
         if failed := seen.groups.get("failed"):
             self._failed = int(failed)
-        if failure.name == Verdict.TIMEOUT.value:
+        if failure.name == CollectiveVerdict.TIMEOUT.value:
             self.ranks.add_line(place.text, place.rank, place.where, place.time)
         if (pci := seen.groups.get("pci")) and len(events := self._events.setdefault(pci, [])) < _EVENTS:
             uptime = uptime_of(place.text)
@@ -254,13 +254,13 @@ class Judge:
     def _add_stalls(self) -> None:
         """Replace timeouts by the verdict on the ranks that explains them."""
         stalls = self.ranks.stalls()
-        timeouts = self._incidents.get(self._by_name[Verdict.TIMEOUT.value].code)
+        timeouts = self._incidents.get(self._by_name[CollectiveVerdict.TIMEOUT.value].code)
         for stall in stalls:
-            if stall.verdict is not Verdict.TIMEOUT:
+            if stall.verdict is not CollectiveVerdict.TIMEOUT:
                 self._add_stall(stall, timeouts)
             elif timeouts is not None and stall.message not in timeouts.details:
                 timeouts.details.insert(0, stall.message)
-        if timeouts is not None and any(stall.verdict is not Verdict.TIMEOUT for stall in stalls):
+        if timeouts is not None and any(stall.verdict is not CollectiveVerdict.TIMEOUT for stall in stalls):
             del self._incidents[timeouts.failure.code]
 
     def _add_stall(self, stall: Stall, timeouts: Incident | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import IO, Any, Final, NoReturn
 
-from envbuilder.diagnose.collectives import MOST_RANKS, Ranks, State, Work
+from envbuilder.diagnose.collectives import MOST_RANKS, CollectiveState, Ranks, Work
 from envbuilder.diagnose.logs import DAMAGED, rank_of_file
 
 MAX_BYTES: Final = 256 << 20  # a dump of 20,000 entries with stacks has about 60 MB
@@ -120,9 +120,9 @@ def _words(value: object) -> str:
     return str(value)[:_MOST_TEXT] if isinstance(value, (str, int)) else ""
 
 
-def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
+def _states(value: Mapping[object, object], name: str) -> dict[str, CollectiveState]:
     """Return the progress of the rank in each group."""
-    states: dict[str, State] = {}
+    states: dict[str, CollectiveState] = {}
     entries = value["entries"]
     for entry in entries if isinstance(entries, Sequence) else ():
         if not isinstance(entry, Mapping) or entry.get("is_p2p"):
@@ -130,7 +130,7 @@ def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
         number = entry.get("collective_seq_id", entry.get("seq_id"))
         if not isinstance(number, int) or not 0 <= number < _MOST_NUMBER:
             continue
-        state = states.setdefault(_group(entry), State(evidence=name))
+        state = states.setdefault(_group(entry), CollectiveState(evidence=name))
         op = _words(entry.get("profiling_name", "")).removeprefix("nccl:")
         state.works[number] = Work(op=op, size=_numbers(entry.get("input_sizes")), place=_place(entry))
         state.enqueued = max(state.enqueued or 0, number)

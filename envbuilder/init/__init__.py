@@ -233,7 +233,7 @@ def _write_new(path: Path, text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class RecipeSources:
     """What the user gave: projects to read, pins, and whether to read this machine."""
 
     projects: tuple[str, ...]
@@ -245,7 +245,7 @@ class Sources:
 def write_recipe(
     name: str,
     recipes: Path,
-    sources: Sources,
+    sources: RecipeSources,
     environment: Mapping[str, str],
     runner: Runner,
     *,

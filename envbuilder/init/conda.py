@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.places import Mistakes, Node, load, text_of
+from envbuilder.core.places import Mistakes, PlacedNode, load, text_of
 from envbuilder.init.pip import read_line, read_requirement
 from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.requirement_file import logical_lines
@@ -85,7 +85,7 @@ def _report_system(requests: Requests) -> None:
         requests.system.clear()
 
 
-def _read_item(item: Node, path: Path, requests: Requests) -> None:
+def _read_item(item: PlacedNode, path: Path, requests: Requests) -> None:
     if not isinstance(item.value, dict):
         read_spec(text_of(item.value), item.where, requests)
     for key, node in item.inner.items():

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.python_code import CODE, Code, plain_texts, project_files, read_code
+from envbuilder.compat.python_code import CODE, PythonCode, plain_texts, project_files, read_code
 from envbuilder.compat.tables.cuda import Switch, load_switches
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
@@ -259,7 +259,7 @@ def request_project(folder: Path, requests: Requests) -> None:
             read_requirement(text, str(pyproject), requests)
 
 
-def request_imported(code: Code, requests: Requests) -> None:
+def request_imported(code: PythonCode, requests: Requests) -> None:
     """Request the packages that a setup.py or a captured file imports."""
     imported = {module.partition(".")[0] for module in code.imported}
     for module in sorted(imported & _IMPORTED.keys(), key=str.lower):

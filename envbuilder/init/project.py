@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.python_code import Call, Code, project_files, read_code
+from envbuilder.compat.python_code import CodeCall, PythonCode, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
@@ -74,7 +74,7 @@ def has_loads(path: Path) -> bool:
     return any((code := read_code(file)) and code.loads for file in files if file.suffix == ".py")
 
 
-def _builds(top: Path, codes: list[Code]) -> Iterator[Path]:
+def _builds(top: Path, codes: list[PythonCode]) -> Iterator[Path]:
     """Yield the setup.py and pyproject.toml that build an extension of torch."""
     yield from (code.path for code in codes if code.path.name == "setup.py" and code.builds)
     for path in project_files(top):
@@ -86,7 +86,9 @@ def _builds(top: Path, codes: list[Code]) -> Iterator[Path]:
                 yield path
 
 
-def _reach(code: Code, call: Call, codes: list[Code], depth: int = 0) -> Iterator[tuple[Code, str]]:
+def _reach(
+    code: PythonCode, call: CodeCall, codes: list[PythonCode], depth: int = 0
+) -> Iterator[tuple[PythonCode, str]]:
     """Yield the ways to run a call: the file to import, and what to call there; "" if the import is enough."""
     if call.inside != "?":
         yield code, call.inside
@@ -97,7 +99,7 @@ def _reach(code: Code, call: Call, codes: list[Code], depth: int = 0) -> Iterato
                     yield from _reach(other, above, codes, depth + 1)
 
 
-def _runs(call: Call, name: str, code: Code, other: Code) -> bool:
+def _runs(call: CodeCall, name: str, code: PythonCode, other: PythonCode) -> bool:
     """Return whether a call in `other` runs the function of that name in `code`."""
     if other is code:
         return call.full in (name, f"self.{name}", f"cls.{name}")
@@ -105,7 +107,9 @@ def _runs(call: Call, name: str, code: Code, other: Code) -> bool:
     return call.full == f"{stem}.{name}" or call.full.endswith(f".{stem}.{name}")
 
 
-def _request_capture(code: Code, way: str, top: Path, codes: list[Code], requests: Requests) -> None:
+def _request_capture(
+    code: PythonCode, way: str, top: Path, codes: list[PythonCode], requests: Requests
+) -> None:
     """Request the line that imports a file and runs its way to `load()`."""
     importable = _importable(code.path, top, codes)
     if importable is None:
@@ -119,7 +123,7 @@ def _request_capture(code: Code, way: str, top: Path, codes: list[Code], request
     request_imported(code, requests)
 
 
-def _importable(path: Path, top: Path, codes: list[Code]) -> tuple[Path, str] | None:
+def _importable(path: Path, top: Path, codes: list[PythonCode]) -> tuple[Path, str] | None:
     """Return the folder from which a file is imported, and its name there.
 
     It is the outermost folder by which another file imports it. Otherwise the one above its package, or a program's own.

@@ -174,7 +174,7 @@ def _unescape(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class TarMember:
     """One header as read, without `entry.sha256`. `hard` of a hard link is the first path of the same file."""
 
     entry: Entry
@@ -219,7 +219,7 @@ def padded(content: bytes) -> bytes:
     return content + bytes(-len(content) % BLOCK)
 
 
-def read_member(info: tarfile.TarInfo) -> Member:
+def read_member(info: tarfile.TarInfo) -> TarMember:
     """Read a member of any tar; raises ValueError for a path that could leave the root or an invalid time.
 
     Whiteouts and special files are members as well: callers decide about them.
@@ -250,7 +250,7 @@ def read_member(info: tarfile.TarInfo) -> Member:
             if name.startswith(_XATTR_NAME)
         ),
     )
-    return Member(
+    return TarMember(
         entry=entry, hard=_below_root(info.linkname) if info.islnk() else "", offset=info.offset_data
     )
 

@@ -18,7 +18,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import (
     Entry,
     Kind,
-    Member,
+    TarMember,
     from_bytes,
     is_normal,
     path_order,
@@ -55,7 +55,7 @@ Owners: TypeAlias = Mapping[str, Owner]  # by path
 
 def index_tar(
     tar: Path, *, epoch: int, drop: Collection[str] = (), owners: Owners | None = None, plain: bool = False
-) -> tuple[Member, ...]:
+) -> tuple[TarMember, ...]:
     """Return the paths of the layer, sorted; raises BuildError with every member that a layer cannot hold.
 
     `drop` names paths that go with all below them; `name/*` keeps the folder itself. With `owners`, those of the tar do not count.
@@ -66,8 +66,8 @@ def index_tar(
             infos = opened.getmembers()
     except DAMAGED_TAR as error:
         raise BuildError(f"`{tar.name}` is not a tar that can be read: {error}") from error
-    everything: dict[str, Member] = {}
-    named: dict[str, Member] = {}
+    everything: dict[str, TarMember] = {}
+    named: dict[str, TarMember] = {}
     mistakes: list[str] = []
     for info in infos:
         try:
@@ -82,7 +82,7 @@ def index_tar(
             named[path] = member
         everything[path] = member
     contents = _contents(everything.values())
-    members: list[tuple[Member, object]] = []
+    members: list[tuple[TarMember, object]] = []
     for path in sorted(named, key=to_bytes):
         if path in contents:
             source = contents[path]
@@ -94,27 +94,29 @@ def index_tar(
     return _finish(members, mistakes, source=tar, owners=owners, epoch=epoch, plain=plain)
 
 
-def index_root(root: Path, owners: Owners, *, epoch: int, drop: Collection[str] = ()) -> tuple[Member, ...]:
+def index_root(
+    root: Path, owners: Owners, *, epoch: int, drop: Collection[str] = ()
+) -> tuple[TarMember, ...]:
     """Return the paths of the layer, sorted; raises BuildError with every file that a layer cannot hold.
 
     `drop` is as in `index_tar`. Of several hard links the first path has the content.
     """
     members = [
-        (Member(entry=entry), (status.st_dev, status.st_ino))
+        (TarMember(entry=entry), (status.st_dev, status.st_ino))
         for entry, status in scan(root)
         if not _is_dropped(entry.path, drop)
     ]
     return _finish(members, [], source=root, owners=owners, epoch=epoch)
 
 
-def index_tree(tree: Path, *, epoch: int, omit: Collection[str] = ()) -> tuple[Member, ...]:
+def index_tree(tree: Path, *, epoch: int, omit: Collection[str] = ()) -> tuple[TarMember, ...]:
     """Return the paths below a folder that a step filled, sorted, but the folders in `omit`; raises BuildError as `index_root`."""
-    parts: list[Member] = []
+    parts: list[TarMember] = []
     mistakes: list[str] = []
     for entry, _ in scan(tree):
         if entry.path not in omit:
             try:
-                parts.append(Member(entry=root_entry(entry, epoch)))
+                parts.append(TarMember(entry=root_entry(entry, epoch)))
             except ValueError as error:
                 mistakes.append(f"`{entry.path}`: {error}")
         elif entry.kind is not Kind.DIRECTORY:
@@ -180,15 +182,15 @@ def _walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
 
 
 def _finish(
-    members: Iterable[tuple[Member, object]], mistakes: list[str], *, source: Path, owners: Owners | None, epoch: int,
+    members: Iterable[tuple[TarMember, object]], mistakes: list[str], *, source: Path, owners: Owners | None, epoch: int,
     plain: bool = False,
-) -> tuple[Member, ...]:  # fmt: skip
+) -> tuple[TarMember, ...]:  # fmt: skip
     """Return the parts of a layer, sorted, with the root folder and the emptied files. Raises BuildError with all mistakes.
 
     Of files with the same key, the first has the content, and decides the owner of all.
     """
     root = Entry(path="", kind=Kind.DIRECTORY, mode=0o755, mtime=epoch)
-    parts = {"": Member(entry=root)}
+    parts = {"": TarMember(entry=root)}
     holders: dict[object, str] = {}  # by key, the first path
     for member, key in members:
         path = member.entry.path
@@ -202,7 +204,7 @@ def _finish(
         else:
             parts[path] = replace(member, entry=entry, hard="" if plain or first == path else first)
     for path in _EMPTIED if "etc" in parts else ():
-        parts[path] = Member(entry=Entry(path=path, kind=Kind.FILE, mode=0o644, mtime=epoch))
+        parts[path] = TarMember(entry=Entry(path=path, kind=Kind.FILE, mode=0o644, mtime=epoch))
     folders = {path for path, part in parts.items() if part.entry.kind is Kind.DIRECTORY}
     mistakes += [
         f"`{path}`: its folder is not there"
@@ -220,7 +222,7 @@ def some_lines(lines: Sequence[str]) -> str:
     return "\n".join(lines[:_SHOWN]) + more
 
 
-def _judge(info: tarfile.TarInfo) -> Member:
+def _judge(info: tarfile.TarInfo) -> TarMember:
     """Read a member; raises ValueError for a path that a layer cannot have."""
     member = read_member(info)
     if not is_normal(member.entry.path):
@@ -235,9 +237,9 @@ def _is_dropped(path: str, drop: Collection[str]) -> bool:
     return path in dropped or any(folder in dropped or f"{folder}/*" in dropped for folder in above)
 
 
-def _contents(members: Collection[Member]) -> dict[str, Member]:
+def _contents(members: Collection[TarMember]) -> dict[str, TarMember]:
     """Return for each path the member that has its content: of a hard link the first of its chain, if it is there before it."""
-    contents: dict[str, Member] = {}
+    contents: dict[str, TarMember] = {}
     for member in sorted(members, key=lambda member: member.offset):
         if not member.hard:
             contents[member.entry.path] = member

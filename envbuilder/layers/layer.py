@@ -20,7 +20,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.blob import BlobReader, unpack
-from envbuilder.layers.entry import Entry, Kind, Member, parse_manifest, to_bytes, tree_digest
+from envbuilder.layers.entry import Entry, Kind, TarMember, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.import_tree import Owner, Owners, index_root, index_tar, index_tree, some_lines
 from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
@@ -62,7 +62,7 @@ def write_layer_from_tar(
     parts = tuple(part for part in parts if part.entry.path not in omit)
     with tar.open("rb") as stream:
 
-        def content(part: Member) -> AbstractContextManager[IO[bytes]]:
+        def content(part: TarMember) -> AbstractContextManager[IO[bytes]]:
             stream.seek(part.offset)
             return contextlib.nullcontext(stream)
 
@@ -80,14 +80,14 @@ def write_layer_from_root(
     return _write_parts(name, folder, parts, _files_of(root), threads=threads)
 
 
-def _files_of(tree: Path) -> Callable[[Member], IO[bytes]]:
+def _files_of(tree: Path) -> Callable[[TarMember], IO[bytes]]:
     """Open files of a tree. Each was a regular file when the tree was listed; a link is not followed."""
     top = os.fsencode(tree) + b"/"
     return lambda part: os.fdopen(os.open(top + to_bytes(part.entry.path), os.O_RDONLY | NO_LINKS), "rb")
 
 
 def _write_parts(
-    name: str, folder: Path, parts: Sequence[Member], content: Callable[[Member], AbstractContextManager[IO[bytes]]],
+    name: str, folder: Path, parts: Sequence[TarMember], content: Callable[[TarMember], AbstractContextManager[IO[bytes]]],
     *, threads: int, step: "Step | None" = None,
 ) -> Layer:  # fmt: skip
     """Write indexed parts. `content` opens the file of a part, at its beginning."""

@@ -24,7 +24,7 @@ from envbuilder.core.archive import BoundedTar
 from envbuilder.core.budget import Entries, most_unpacked, need_within
 from envbuilder.core.cache import space_errors
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.entry import CHUNK, Entry, Kind, Member, follow, read_member, to_bytes
+from envbuilder.layers.entry import CHUNK, Entry, Kind, TarMember, follow, read_member, to_bytes
 from envbuilder.layers.import_tree import Owner, Owners
 
 MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is kept
@@ -152,7 +152,7 @@ class Overlay(dict[str, Entry]):
         self.hidden += [(path, what) for what in self._found.pop(path, ())]
         return self.pop(path, None)
 
-    def _entry(self, member: Member, content: IO[bytes] | None) -> Entry:
+    def _entry(self, member: TarMember, content: IO[bytes] | None) -> Entry:
         entry, path = member.entry, member.entry.path
         if member.hard:
             first = self._real(member.hard.lstrip("/"))
@@ -277,7 +277,7 @@ class ImageRoot(Overlay):
                     os.rmdir(self._place(path))  # noqa: PTH106
         self._emptied.clear()
 
-    def _entry(self, member: Member, content: IO[bytes] | None) -> Entry:
+    def _entry(self, member: TarMember, content: IO[bytes] | None) -> Entry:
         """Write a member. Nothing but folders is above it, because the tree's links were followed."""
         entry, place = member.entry, self._place(member.entry.path)
         self._remove_emptied()

@@ -21,7 +21,15 @@ from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.errors import EnvbuilderError, LockError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.models import Line, Whole, adapter, read_node
-from envbuilder.core.places import Map, Mistakes, Node, check_credentials, load_text, parse_json, parse_yaml
+from envbuilder.core.places import (
+    Map,
+    Mistakes,
+    PlacedNode,
+    check_credentials,
+    load_text,
+    parse_json,
+    parse_yaml,
+)
 from envbuilder.core.plain import pasted
 from envbuilder.core.text.redact import has_credentials, redacted
 from envbuilder.lock.diff import check_fresh, diff_locks
@@ -106,7 +114,7 @@ def _parse_whole(text: str) -> Lock | None:
     return None
 
 
-def _read(root: Node, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | None:
+def _read(root: PlacedNode, mistakes: Mistakes, *, text: str, recipe: str) -> Lock | None:
     head = read_node(_Head, root, mistakes, skip_unknown=True)
     if head and head.version != VERSION:
         raise LockError(
@@ -166,7 +174,7 @@ def _unusable(where: str, recipe: str, findings: tuple[Finding, ...], text: str 
 def seal(body: Mapping[str, object]) -> dict[str, object]:
     """Return the JSON of a lock with its seal, instead of the one that it has."""
     bare = {key: body[key] for key in body if key != SHA256}
-    sealed = bare | {ENTRIES: seals(Node(value=bare, where=""))}
+    sealed = bare | {ENTRIES: seals(PlacedNode(value=bare, where=""))}
     return sealed | {SHA256: _digest(sealed)}
 
 
@@ -176,9 +184,9 @@ def is_whole(body: object) -> bool:
     return not isinstance(body, dict) or bool(body.get(SHA256) == _digest(bare))
 
 
-def parts(root: Node) -> dict[str, Node]:
+def parts(root: PlacedNode) -> dict[str, PlacedNode]:
     """Return the values of a lock by key. Those of `inputs` and `tools` are parts of their own, such as `tools.debs`."""
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, PlacedNode] = {}
     for key, node in root.inner.items():
         if key in ("inputs", "tools"):
             nodes |= {f"{key}.{inner}": value for inner, value in node.inner.items()}
@@ -187,14 +195,14 @@ def parts(root: Node) -> dict[str, Node]:
     return nodes
 
 
-def entries(part: str, node: Node) -> dict[str, Node]:
+def entries(part: str, node: PlacedNode) -> dict[str, PlacedNode]:
     """Return the packages or extensions of a part by `part name`, nothing for a part without names."""
     items = node.inner.values() if isinstance(node.value, list) else ()
     named = (item for item in items if isinstance(item.value, dict) and "name" in item.value)
     return {f"{part} {item.value['name']}": item for item in named}
 
 
-def seals(root: Node) -> dict[str, str]:
+def seals(root: PlacedNode) -> dict[str, str]:
     """Return what `entries` of a lock should be."""
     digests: dict[str, str] = {}
     for part, node in parts(root).items():
@@ -211,7 +219,7 @@ def part_seal(value: object) -> str:
     return _digest(value)[:_DIGITS]
 
 
-def find_edits(root: Node) -> Iterator[tuple[Node, str]]:
+def find_edits(root: PlacedNode) -> Iterator[tuple[PlacedNode, str]]:
     """Yield the place of each edit of a lock that is not whole, with a sentence."""
     wrote, now, nodes = root.value.get(ENTRIES), seals(root), parts(root)
     wrote = wrote if isinstance(wrote, dict) else now

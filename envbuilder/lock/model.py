@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from envbuilder.compat.image_facts import Base, Fact
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import CodeEnum
-from envbuilder.core.models import Line, LineOrEmpty, Mistake, ReadAs, Rule, Seconds, Shape, Whole
+from envbuilder.core.models import FieldRule, Line, LineOrEmpty, Mistake, ReadAs, Seconds, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.processor import X86_64
 from envbuilder.recipe.extension import Form
@@ -111,11 +111,11 @@ def _pair(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-_SORTED: Final = Rule(_check_order("name"))
-Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], _SORTED]
-Parts = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel", "archive"))], ...], _SORTED]
-Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], _SORTED]
-Packages = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel", "sdist"))], ...], _SORTED]
+_SORTED: Final = FieldRule(_check_order("name"))
+Debs = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("deb"))], ...], _SORTED]
+Parts = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("deb", "wheel", "archive"))], ...], _SORTED]
+Wheels = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("wheel"))], ...], _SORTED]
+Packages = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("wheel", "sdist"))], ...], _SORTED]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 
@@ -127,7 +127,7 @@ class LockedExtension:
     cflags: tuple[Line, ...]
     cuda_cflags: tuple[Line, ...]
     # The files of the recipe's folder that its build reads, sorted by path.
-    files: Annotated[tuple[SourceFile, ...], Rule(_check_order("path"))]
+    files: Annotated[tuple[SourceFile, ...], FieldRule(_check_order("path"))]
     path: RelativePath | Literal[".", ""] = ""  # this and the next six as in the recipe, see `Extension`
     git: Line = ""
     commit: Line = ""
@@ -138,7 +138,7 @@ class LockedExtension:
     env: tuple[Variable, ...] = ()
     patch: RelativePath = ""  # one of `files`
     # The content of `git`, `sdist` or `url` as one file.
-    archive: Annotated[Artifact, Rule(_check_kind("git", "sdist"))] | None = None
+    archive: Annotated[Artifact, FieldRule(_check_kind("git", "sdist"))] | None = None
 
     @property
     def form(self) -> Form:
@@ -198,7 +198,7 @@ class LockedBase:
 class Tools:
     """The programs for x86-64 that build an environment for another processor, wherever it is built."""
 
-    emulator: Annotated[Artifact, Rule(_check_kind("deb"))]  # qemu
+    emulator: Annotated[Artifact, FieldRule(_check_kind("deb"))]  # qemu
     debs: Debs  # the suite's cross compiler, its own compiler and its Python, with all that these need
     toolkit: Parts  # the toolkit of the lock for x86-64
 
@@ -226,14 +226,14 @@ class Lock:
     toolkit: Parts  # the cuda layer: .debs, wheels or archives, sorted by name
     # The python layer, sorted by name; an sdist is a package without a wheel for this Python.
     wheels: Packages
-    extensions: tuple[Annotated[LockedExtension, Rule(_check_digests)], ...]
+    extensions: tuple[Annotated[LockedExtension, FieldRule(_check_digests)], ...]
     # None if the recipe's base is a suite; otherwise `debs` are installed on top of the image.
     base: LockedBase | None = None
     # The standalone Python; None if the suite or the image has the recipe's.
-    interpreter: Annotated[Artifact, Rule(_check_kind("archive"))] | None = None
+    interpreter: Annotated[Artifact, FieldRule(_check_kind("archive"))] | None = None
     added: Packages = ()  # of a recipe with `add`: its own layer; all else is its parent's
     # Of the sdists in `wheels` and `added` whose build needs packages.
-    builds: Annotated[tuple[LockedBuild, ...], Rule(_check_order("name"))] = ()
+    builds: Annotated[tuple[LockedBuild, ...], FieldRule(_check_order("name"))] = ()
     tools: Tools | None = None  # None for x86-64
 
     @property

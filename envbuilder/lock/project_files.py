@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from envbuilder.compat.python_code import Code, assigned, parse_code
+from envbuilder.compat.python_code import PythonCode, assigned, parse_code
 from envbuilder.core.beneath import DEPTH_LIMIT
 from envbuilder.recipe.extension import SOURCE_SUFFIXES
 
@@ -195,7 +195,9 @@ def _claim(project: Project, claims: Claims, word: _Word) -> None:
 # ---- setup.py, and what a capture imports
 
 
-def _claim_code(project: Project, claims: Claims, start: Code, packages: set[str] | None = None) -> None:
+def _claim_code(
+    project: Project, claims: Claims, start: PythonCode, packages: set[str] | None = None
+) -> None:
     """Claim what Python names, imports and looks for. The modules that it imports are read too, but no packages of the project.
 
     Without `packages`, it is what a capture imports, whose packages are read as a whole.
@@ -248,7 +250,7 @@ def _words_of(
         yield from _words_of(child, name, argument, values)
 
 
-def _searches(code: Code) -> Iterator[tuple[int, str]]:
+def _searches(code: PythonCode) -> Iterator[tuple[int, str]]:
     """Yield the patterns of names that are looked for in no folder that the call names, with their lines."""
     # A caller says which folder.
     given = {node.arg for node in ast.walk(code.tree) if isinstance(node, ast.arg)}
@@ -288,7 +290,7 @@ def _plain_words(project: Project) -> Iterator[_Word]:
             )
 
 
-def _claim_packages(project: Project, claims: Claims, code: Code, words: Sequence[_Word]) -> None:
+def _claim_packages(project: Project, claims: Claims, code: PythonCode, words: Sequence[_Word]) -> None:
     """Claim the packages at the top that the build looks for and installs. Those of a list are named there."""
 
     def given(*keys: str) -> list[str]:

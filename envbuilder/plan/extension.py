@@ -47,7 +47,7 @@ _CALL_NAME: Final = Shape(pattern=r"(?!\.)[^\x00-\x1f\x7f/]{1,100}", expected="t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class LoadCall:
     """The arguments of one call of torch's `load()` or `load_inline()`. Paths are those of the sandbox."""
 
     function: str  # load | load_inline
@@ -79,13 +79,13 @@ class Call:
 class Calls:
     """The calls of one extension, and the files that they may read."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[LoadCall, ...]
     files: tuple[tuple[str, Sha256], ...]  # path below the build directory, and sha256
 
 
 def recipe_calls(extension: LockedExtension) -> Calls:
     """Return the one call for a recipe's `sources`, with its files."""
-    call = Call(
+    call = LoadCall(
         function="load",
         name=extension.name,
         sources=tuple(f"{SOURCE}/{source}" for source in extension.sources),
@@ -187,7 +187,7 @@ def _digest(artifacts: Iterable[Artifact]) -> Sha256:
     return sha256_text("\n".join(sorted(f"{file.name} {file.sha256}" for file in artifacts)))
 
 
-def call_key(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Key:
+def call_key(ground: Ground, extension: LockedExtension, call: LoadCall, calls: Calls) -> Key:
     """Return the key of one call of an extension."""
     wheels = [wheel for wheel in ground.builds if not _OF_TORCH.fullmatch(wheel.name)]
     debs = [deb for deb in ground.debs if not _OF_SUITES.fullmatch(deb.source)]
@@ -258,7 +258,7 @@ def extension_program(
     return replace(program, name=name, inputs=(*inputs, *([("archive", archive)] if archive else [])))
 
 
-def call_program(ground: Ground, extension: LockedExtension, call: Call, calls: Calls) -> Program:
+def call_program(ground: Ground, extension: LockedExtension, call: LoadCall, calls: Calls) -> Program:
     """Return the program that compiles one call of a capture. The result of the capture lies in its INPUTS as `CAPTURED`."""
     values = {"key": call_key(ground, extension, call, calls).digest, "call": asdict(call)}
     return _program(ground, extension, values, f"compile the extension `{call.name}`")

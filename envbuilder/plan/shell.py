@@ -21,7 +21,7 @@ UNFIT: Final = ("program", "flags", "path", "there")  # rules that ask what the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ShellRow:
     """What becomes of some variables."""
 
     names: tuple[str, ...]  # or patterns of a shell
@@ -32,9 +32,9 @@ class Row:
 
 
 @functools.cache
-def load_rows() -> tuple[Row, ...]:
+def load_rows() -> tuple[ShellRow, ...]:
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return tuple(Row(**row | {"names": tuple(row["names"])}) for row in tomllib.loads(text)["row"])
+    return tuple(ShellRow(**row | {"names": tuple(row["names"])}) for row in tomllib.loads(text)["row"])
 
 
 def left_out() -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import (
     LINE,
     LINE_OR_EMPTY,
+    FieldRule,
     LineOrEmpty,
     Mistake,
     ReadAs,
-    Rule,
     Shape,
     raise_mistakes,
 )
@@ -154,7 +154,9 @@ def expand_own(name: str, value: str, before: str) -> str:
 # A map in the file; sorted by name.
 Variables = Annotated[
     tuple[tuple[str, str], ...],
-    ReadAs(dict[Annotated[str, Rule(_check_variable)], LineOrEmpty], lambda env: tuple(sorted(env.items()))),
+    ReadAs(
+        dict[Annotated[str, FieldRule(_check_variable)], LineOrEmpty], lambda env: tuple(sorted(env.items()))
+    ),
     WithJsonSchema(
         {
             "type": "object",

@@ -10,19 +10,28 @@ from envbuilder.artifacts.outputs import SIF, need_no_folder
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, keys_of, read_node
-from envbuilder.core.places import Code, List, Map, Mistakes, Node, check_credentials, load_text, shown
+from envbuilder.core.places import (
+    FormCode,
+    List,
+    Map,
+    Mistakes,
+    PlacedNode,
+    check_credentials,
+    load_text,
+    shown,
+)
 from envbuilder.core.places import load as load_yaml
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import GPUS, KEY, MARK, choose_variant, file_of, read_variants
-from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 
-_JUDGED: Final = frozenset({Code.UNKNOWN_KEY, RecipeCode.PATH})
-_UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
+_JUDGED: Final = frozenset({FormCode.UNKNOWN_KEY, RecipeCode.PATH})
+_UNSEEN: Final = frozenset({FormCode.UNREADABLE, FormCode.SYNTAX, RecipeCode.EXTENDS})
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
 _OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE)
@@ -219,7 +228,7 @@ def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
     return _make(file, _respelled(root), tuple(files), name), mistakes.findings
 
 
-def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | None:
+def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> PlacedNode | None:
     """Return a file merged over the one it extends, without `extends`. Each file read is added to `files`."""
     files.append(path)
     node = load_yaml(path, mistakes)
@@ -257,7 +266,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
     return replace(node, value=_merge(base.value, node.value))
 
 
-def _check_added(node: Node, base: Node, parent: Node, mistakes: Mistakes) -> None:
+def _check_added(node: PlacedNode, base: PlacedNode, parent: PlacedNode, mistakes: Mistakes) -> None:
     """Report what does not fit a recipe with `add`: keys that change its parent's layers, or another kind of parent."""
     for key in (ADD, KEY if base.get(KEY) else GPUS if read_variants(base, Mistakes()) else ""):
         if base.get(key):
@@ -284,10 +293,10 @@ def _merge(base: Any, over: Any) -> Any:
     return over
 
 
-def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
+def _read_file(root: PlacedNode, path: Path, mistakes: Mistakes) -> RecipeFile | None:
     here = Mistakes()
     file: RecipeFile | None = read_node(_FILE, root, here, context=path.parent)
-    unknown = [finding for finding in here.findings if finding.code == Code.UNKNOWN_KEY]
+    unknown = [finding for finding in here.findings if finding.code == FormCode.UNKNOWN_KEY]
     if unknown:  # what follows from a misspelt key is no mistake of its own
         here = Mistakes()
         file = read_node(_FILE, _respelled(root), here, context=path.parent, skip_unknown=True)
@@ -299,15 +308,15 @@ def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
     # If a file could not be read, its keys are unknown and not missing.
     is_whole = not {finding.code for finding in mistakes.findings} & _UNSEEN
     for finding in (*unknown, *here.findings):
-        is_missing = finding.code == Code.MISSING_KEY and finding.message.startswith("$: ")
+        is_missing = finding.code == FormCode.MISSING_KEY and finding.message.startswith("$: ")
         if is_whole or not (is_missing or finding.code == RecipeCode.PAIR):
             key = finding.message.partition(":")[0].removeprefix("$.")
-            swapped = _swap_hint(root, key) if finding.code == Code.VALUE else ""
+            swapped = _swap_hint(root, key) if finding.code == FormCode.VALUE else ""
             mistakes.add(finding.code, finding.where, finding.message, hint=swapped or finding.hint)
     return file
 
 
-def _respelled(root: Node) -> Node:
+def _respelled(root: PlacedNode) -> PlacedNode:
     """Return the recipe with the nearest known key for each unknown one, where that is free."""
     if not isinstance(root.value, Map):
         return root
@@ -319,7 +328,7 @@ def _respelled(root: Node) -> Node:
     return replace(root, value=renamed)
 
 
-def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> Recipe:
+def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str) -> Recipe:
     packages, added = tuple(_packages("packages", file, root)), _packages(ADD, file, root)
     path, lists = files[0], _lists(file)
     bounds = (text for requirements in lists for text, _ in requirements.constraints)
@@ -329,8 +338,8 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         **{key: getattr(file, key) for key in _AS_WRITTEN},
         name=name,
         path=path,
-        base="" if isinstance(file.base, Image) else file.base,
-        image=file.base.image if isinstance(file.base, Image) else "",
+        base="" if isinstance(file.base, BaseImage) else file.base,
+        image=file.base.image if isinstance(file.base, BaseImage) else "",
         pytorch="" if file.pytorch == NO_TORCH else file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         constraints=tuple(dict.fromkeys(bounds)),
@@ -363,7 +372,7 @@ def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
         mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
 
 
-def _notes(file: RecipeFile, root: Node) -> Iterator[Finding]:
+def _notes(file: RecipeFile, root: PlacedNode) -> Iterator[Finding]:
     pin = root.get("pytorch") or root
     for requirements in _lists(file):
         yield from notes_on(
@@ -372,14 +381,14 @@ def _notes(file: RecipeFile, root: Node) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _packages(key: str, file: RecipeFile, root: Node) -> Iterator[tuple[str, str]]:
+def _packages(key: str, file: RecipeFile, root: PlacedNode) -> Iterator[tuple[str, str]]:
     """Yield each requirement of the key with its place."""
     node, entries = root.get(key), getattr(file, key)
     for item, entry in zip(node.inner.values() if node else (), entries, strict=True):
         yield from ((entry, item.where),) if isinstance(entry, str) else entry.packages
 
 
-def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
+def _places(root: PlacedNode, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
     """Yield the path of each value in the effective recipe, with the place it came from."""
     yield "$", root.where
     for node in root.inner.values():
@@ -389,13 +398,13 @@ def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple
         yield f"$.packages[{index}]", first[text]
 
 
-def _places_below(node: Node) -> Iterator[tuple[str, str]]:
+def _places_below(node: PlacedNode) -> Iterator[tuple[str, str]]:
     yield node.path, node.where
     for inner in node.inner.values():
         yield from _places_below(inner)
 
 
-def _swap_hint(root: Node, key: str) -> str:
+def _swap_hint(root: PlacedNode, key: str) -> str:
     """Return what to write if the key has the value of another one, which has its; "" otherwise."""
     values = root.value if key in _USUAL else {}
     texts = {name: values[name] for name in _USUAL if isinstance(values.get(name), str)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.models import read_node
-from envbuilder.core.places import List, Map, Mistakes, Node
+from envbuilder.core.places import List, Map, Mistakes, PlacedNode
 from envbuilder.core.processor import AARCH64, PROCESSORS
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.model import Matrix
@@ -30,7 +30,7 @@ def file_of(path: Path) -> tuple[Path, str]:
     return path.with_name(f"{stem}{path.suffix}"), variant
 
 
-def read_variants(root: Node, mistakes: Mistakes) -> dict[str, Node]:
+def read_variants(root: PlacedNode, mistakes: Mistakes) -> dict[str, PlacedNode]:
     """Return name → effective recipe of each variant, none for a recipe that is one environment. Collects the mistakes in it."""
     variants = {
         variant: effective
@@ -40,7 +40,7 @@ def read_variants(root: Node, mistakes: Mistakes) -> dict[str, Node]:
     return {name: node for name, node in variants.items() if name}
 
 
-def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
+def _combinations(root: PlacedNode, mistakes: Mistakes) -> dict[str, PlacedNode]:
     """Return name → recipe for each combination of the matrix, the recipe without a name if it has none."""
     matrix = root.get(KEY)
     if matrix is None:
@@ -54,7 +54,7 @@ def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
         place, there = root.inner[key].key_where, matrix.inner[key].key_where
         message = f"`{key}` is in `{KEY}` as well: {there}"
         mistakes.add(RecipeCode.MATRIX, place, message, hint="leave out one of them")
-    combinations: dict[str, Node] = {}
+    combinations: dict[str, PlacedNode] = {}
     for values in itertools.product(*(node.inner.values() for node in matrix.inner.values())):
         chosen = dict(zip(matrix.value, values, strict=True))
         name = "-".join(_word(key, node.value) for key, node in chosen.items())
@@ -66,7 +66,7 @@ def _combinations(root: Node, mistakes: Mistakes) -> dict[str, Node]:
     return combinations
 
 
-def _by_processor(name: str, root: Node) -> Iterator[tuple[str, Node]]:
+def _by_processor(name: str, root: PlacedNode) -> Iterator[tuple[str, PlacedNode]]:
     """Yield the recipe, or one for each processor if some of its GPUs exist only beside Arm and others do not."""
     gpus = root.get(GPUS)
     if gpus is None or not isinstance(gpus.value, List) or root.get("platform"):
@@ -83,7 +83,7 @@ def _by_processor(name: str, root: Node) -> Iterator[tuple[str, Node]]:
             yield word, replace(root, value=Map(root.value | {GPUS: value}, root.value.places))
 
 
-def choose_variant(root: Node, variant: str, path: Path, mistakes: Mistakes) -> Node | None:
+def choose_variant(root: PlacedNode, variant: str, path: Path, mistakes: Mistakes) -> PlacedNode | None:
     """Return the effective recipe of a variant, or of a recipe that is one environment. None after collecting the mistake."""
     variants = read_variants(root, mistakes)
     place = root.get(KEY) or (root.get(GPUS) if variants else None)
@@ -101,7 +101,7 @@ def choose_variant(root: Node, variant: str, path: Path, mistakes: Mistakes) -> 
     return known.get(wanted)
 
 
-def _whole(key: str, node: Node) -> object:
+def _whole(key: str, node: PlacedNode) -> object:
     """Return the value of the key: a single GPU becomes a list."""
     is_single = key == GPUS and isinstance(node.value, str)
     return List([node.value], [(node.where, node.where)]) if is_single else node.value

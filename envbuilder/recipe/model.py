@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag, TypeAdapte
 
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import Finding
-from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Rule, Shape
+from envbuilder.core.models import MAJOR_MINOR, FieldRule, Flag, Line, Mistake, RawRule, Shape
 from envbuilder.core.places import Unquoted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
 from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
@@ -86,7 +86,7 @@ SHAPES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class BaseImage:
     image: Annotated[str, SHAPES["image"]]
 
 
@@ -104,11 +104,11 @@ def _check_values(values: tuple[object, ...]) -> Iterator[Mistake]:
 class Matrix:
     """The keys that differ between the variants of a recipe, each with its values."""
 
-    base: Annotated[tuple[Annotated[str, SHAPES["base"]], ...], Rule(_check_values)] = ()
-    python: Annotated[tuple[Annotated[str, SHAPES["python"]], ...], Rule(_check_values)] = ()
-    gcc: Annotated[tuple[Annotated[str, SHAPES["gcc"]], ...], Rule(_check_values)] = ()
-    pytorch: Annotated[tuple[Annotated[str, SHAPES["pytorch"]], ...], Rule(_check_values)] = ()
-    cuda: Annotated[tuple[Annotated[str, SHAPES["cuda"]], ...], Rule(_check_values)] = ()
+    base: Annotated[tuple[Annotated[str, SHAPES["base"]], ...], FieldRule(_check_values)] = ()
+    python: Annotated[tuple[Annotated[str, SHAPES["python"]], ...], FieldRule(_check_values)] = ()
+    gcc: Annotated[tuple[Annotated[str, SHAPES["gcc"]], ...], FieldRule(_check_values)] = ()
+    pytorch: Annotated[tuple[Annotated[str, SHAPES["pytorch"]], ...], FieldRule(_check_values)] = ()
+    cuda: Annotated[tuple[Annotated[str, SHAPES["cuda"]], ...], FieldRule(_check_values)] = ()
     gpus: Annotated[
         tuple[
             Annotated[
@@ -118,7 +118,7 @@ class Matrix:
             ],
             ...,
         ],
-        Rule(_check_values),
+        FieldRule(_check_values),
     ] = ()
 
 
@@ -135,7 +135,7 @@ class RecipeFile:
     """The keys of a recipe file. The text below each is its description in the schema."""
 
     base: Annotated[
-        Annotated[str, SHAPES["base"], Tag("a text")] | Annotated[Image, Tag("a map")], _MAP_OR_TEXT
+        Annotated[str, SHAPES["base"], Tag("a text")] | Annotated[BaseImage, Tag("a map")], _MAP_OR_TEXT
     ]
     """Where the C library and the compilers come from, and Python if it has that version: a suite, or an image of a registry."""
     python: Annotated[str, SHAPES["python"]]

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Discriminator, Tag
 
 from envbuilder.core.cache import sha256_file
-from envbuilder.core.models import Mistake, Rule, Shape
+from envbuilder.core.models import FieldRule, Mistake, Shape
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.recipe.fields import OwnFile, RecipeCode
 from envbuilder.sources.names import APT
@@ -75,12 +75,12 @@ Repositories = Annotated[
     tuple[
         Annotated[
             Annotated[str, NVIDIA, Tag("a text")]
-            | Annotated[RepositoryFile, Rule(_check_components), Tag("a map")],
+            | Annotated[RepositoryFile, FieldRule(_check_components), Tag("a map")],
             Discriminator(lambda value: "a map" if isinstance(value, dict) else "a text"),
         ],
         ...,
     ],
-    Rule(_check_names),
+    FieldRule(_check_names),
 ]
 
 

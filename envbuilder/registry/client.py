@@ -27,7 +27,7 @@ from envbuilder.sources.http import (
     REFUSED,
     UNKNOWN_HOST,
     UNTRUSTED,
-    Limits,
+    RequestLimits,
     SourceError,
     TransientError,
     Waiting,
@@ -54,7 +54,7 @@ class Client:
 
     def __init__(
         self, environment: Mapping[str, str], runner: Runner, waiting: Waiting = wait_silently, *,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
     ) -> None:  # fmt: skip
         self.settings = probe_settings(environment)
         self._environment = environment

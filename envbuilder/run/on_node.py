@@ -14,7 +14,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.plain import pasted
 from envbuilder.lock.file import load_lock, lock_path
-from envbuilder.node.doctor.machine import DoctorCode, Item, Subject
+from envbuilder.node.doctor.machine import CheckSubject, DoctorCode, DoctorItem
 from envbuilder.node.nccl.facts import Facts, Measured, origin
 from envbuilder.node.nccl.profile import parse_measured
 from envbuilder.recipe.load import expand, find_recipe, load
@@ -86,13 +86,13 @@ def _recipe_in(sif: Path) -> Recipe:
     )  # fmt: skip
 
 
-def check_recipes(recipes: Sequence[Recipe], driver: str, gpus: Sequence[str]) -> Iterator[Item]:
+def check_recipes(recipes: Sequence[Recipe], driver: str, gpus: Sequence[str]) -> Iterator[DoctorItem]:
     """Compare each recipe with CUDA with a driver and GPUs, by the rules of `check --host`."""
     tables = load_tables()
     host = HostFacts(path=Path("this machine"), driver=driver, gpus=tuple(gpus) or None)
     why = "an environment needs the driver of its CUDA and code for the GPU at hand"
     for recipe in filter(lambda recipe: recipe.cuda, recipes):
-        subject = Subject(DoctorCode.RECIPE, f"recipe {recipe.name}", why)
+        subject = CheckSubject(DoctorCode.RECIPE, f"recipe {recipe.name}", why)
         context = make_context(recipe, tables, host)
         problems = [*check_driver(context), *check_host_gpus(context)]
         errors = [problem for problem in problems if problem.severity is Severity.ERROR]

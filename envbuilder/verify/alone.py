@@ -30,7 +30,7 @@ from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.model import ENV_PREFIX
 from envbuilder.sources.installed import DPKG, read_dpkg
 from envbuilder.steps.distribution import EXCLUDE
-from envbuilder.verify.compare import Code, shown
+from envbuilder.verify.compare import VerifyCode, shown
 from envbuilder.verify.diff import LOCK
 
 _LEFT_OUT: Final = tuple(folder.strip("/*") + "/" for folder in EXCLUDE)  # a build does not unpack them
@@ -130,7 +130,7 @@ def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Fi
     for path, kind in ((PROVENANCE, DataType.JSON), (SBOM, DataType.SBOM)) if sif.read(DataType.SBOM) else ():
         if path in files.there and sif.read(kind) != files.read(path):
             message = f"it differs from the SIF's own object of the type {kind.name}"
-            findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=message))
+            findings.append(Finding(code=VerifyCode.DOCUMENT, where=f"/{path}", message=message))
     where = PROVENANCE  # what is read
     try:
         build: dict[str, Any] = json.loads(files.read(PROVENANCE))["predicate"]["buildDefinition"]
@@ -142,14 +142,14 @@ def _check_documents(files: _Files, sif: Sif) -> tuple[Lock | None, str, list[Fi
         lock = parse_lock(files.read(LOCK).decode("utf-8", "replace"), LOCK)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, LockError) as error:
         message = f"it cannot be read: {error}"
-        return None, "", [*findings, Finding(code=Code.DOCUMENT, where=f"/{where}", message=message)]
+        return None, "", [*findings, Finding(code=VerifyCode.DOCUMENT, where=f"/{where}", message=message)]
     installed = read_dpkg({DPKG: files.read(DPKG)} if DPKG in files.there else {})
     for deb in lock.debs:
         if installed.get(deb.name) != deb.version:
             message = (
                 f"the lock has {deb.name} {deb.version}, and dpkg's list {installed.get(deb.name, 'not')}"
             )
-            findings.append(Finding(code=Code.DOCUMENT, where=f"/{DPKG}", message=message))
+            findings.append(Finding(code=VerifyCode.DOCUMENT, where=f"/{DPKG}", message=message))
     return lock, key, findings
 
 
@@ -168,14 +168,16 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
             named = dict(_recorded(files.read(path).decode("utf-8", "replace"), folder))
         except csv.Error as error:
             message = f"it cannot be read: {error}"
-            findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=message))
+            findings.append(Finding(code=VerifyCode.DOCUMENT, where=f"/{path}", message=message))
             continue
         findings += _differing(named, files.there, f"/{path}")
         listed.update(named)
     for path in files.below(_DPKG_LISTS, ".md5sums"):
         listing = path.removesuffix("md5sums") + "list"
         if listing not in files.there:
-            findings.append(Finding(code=Code.DOCUMENT, where=f"/{path}", message=f"there is no /{listing}"))
+            findings.append(
+                Finding(code=VerifyCode.DOCUMENT, where=f"/{path}", message=f"there is no /{listing}")
+            )
             continue
         owned = set(files.read(listing).split(b"\n"))
         for md5, _, raw in (line.partition(b"  ") for line in files.read(path).split(b"\n")):
@@ -186,10 +188,10 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
                 listed.add(name)
                 if (digest := files.md5(name)).encode() != md5:
                     message = f"its md5 is {digest}, and {md5.decode(errors='replace')} in /{path}"
-                    findings.append(Finding(code=Code.CONTENT, where=f"/{name}", message=message))
+                    findings.append(Finding(code=VerifyCode.CONTENT, where=f"/{name}", message=message))
             elif name is None and is_whole and not os.fsdecode(raw).startswith(_LEFT_OUT):
                 where = f"/{os.fsdecode(raw)}"
-                findings.append(Finding(code=Code.PRESENCE, where=where, message=f"only in /{path}"))
+                findings.append(Finding(code=VerifyCode.PRESENCE, where=where, message=f"only in /{path}"))
     wrong = {finding.where.removeprefix("/") for finding in findings}
     return len(listed - wrong), sorted(findings, key=lambda finding: finding.where)
 
@@ -210,7 +212,7 @@ def _differing(named: Mapping[str, str], there: Mapping[str, Entry], by: str) ->
     for path, digest in named.items():
         entry = there.get(path)
         if entry is None:
-            yield Finding(code=Code.PRESENCE, where=f"/{path}", message=f"only in {by}")
+            yield Finding(code=VerifyCode.PRESENCE, where=f"/{path}", message=f"only in {by}")
         elif entry.kind is Kind.FILE and entry.sha256 != digest:
             message = f"content is {entry.sha256}, and {digest} in {by}"
-            yield Finding(code=Code.CONTENT, where=f"/{path}", message=message)
+            yield Finding(code=VerifyCode.CONTENT, where=f"/{path}", message=message)

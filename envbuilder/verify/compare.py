@@ -41,7 +41,7 @@ BUILDER_MARK: Final = ".singularity.d/actions"  # in every SIF that Apptainer bu
 BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # replaced by the host's at run time
 
 
-class Code(CodeEnum):
+class VerifyCode(CodeEnum):
     """The findings of `verify`."""
 
     PRESENCE = "EB701", "a path is in one of the two only"
@@ -92,9 +92,9 @@ def verify(
     of_image, of_sif = list[Finding](), list[Finding]()
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
         promised = pool.submit(_expect, image, layers, scanner, digests or {})
-        with _noted(Code.SIF, sif, of_sif):
+        with _noted(VerifyCode.SIF, sif, of_sif):
             entries = sif_manifest(sif, threads=threads, known=known)
-        with _noted(Code.IMAGE, image, of_image):
+        with _noted(VerifyCode.IMAGE, image, of_image):
             expected, hidden = promised.result()
     findings = (*of_image, *of_sif)
     if not findings:
@@ -108,7 +108,7 @@ def verify(
 
 
 @contextlib.contextmanager
-def _noted(code: Code, path: Path, findings: list[Finding]) -> Iterator[None]:
+def _noted(code: VerifyCode, path: Path, findings: list[Finding]) -> Iterator[None]:
     """Add a VerifyError of the block to the findings."""
     try:
         yield
@@ -139,7 +139,7 @@ def compare(
 
 def shown(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the first findings, and one that counts the others."""
-    more = Finding(code=Code.MORE, message=f"and {len(findings) - SHOWN} more differences")
+    more = Finding(code=VerifyCode.MORE, message=f"and {len(findings) - SHOWN} more differences")
     return (*findings[:SHOWN], *([more] if len(findings) > SHOWN else []))
 
 
@@ -208,11 +208,11 @@ def _differences(
 ) -> Iterator[Finding]:
     if left is None or right is None:
         message = f"only in {names[0] if left else names[1]}"
-        yield Finding(code=Code.PRESENCE, where=f"/{path}", message=message)
+        yield Finding(code=VerifyCode.PRESENCE, where=f"/{path}", message=message)
         return
     for (field, before), after in zip(_fields(left).items(), _fields(right).values(), strict=True):
         if before != after:
-            code = Code.CONTENT if field == "content" else Code.FIELD
+            code = VerifyCode.CONTENT if field == "content" else VerifyCode.FIELD
             message = f"{field} is {before} in {names[0]} and {after} in {names[1]}"
             yield Finding(code=code, where=f"/{path}", message=message)
 

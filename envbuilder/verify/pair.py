@@ -37,7 +37,7 @@ from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, read_manifest
 from envbuilder.verify.alone import UNSEEN, VerifiedSif, verify_alone
-from envbuilder.verify.audit import ImageTexts, Tree, audit, files
+from envbuilder.verify.audit import AuditedTree, ImageTexts, audit, files
 from envbuilder.verify.compare import VerifyReport, verify
 from envbuilder.verify.diff import EXPORTS, open_image, read_exports
 
@@ -303,7 +303,7 @@ def glibc_of(host: str) -> str:
     return known.get(host, host)
 
 
-def _text(tree: Tree, path: str) -> str:
+def _text(tree: AuditedTree, path: str) -> str:
     """Return the text of a file in the tree, "" where it is not there."""
     if not any(entry.path == path for entry in tree.entries):
         return ""

@@ -28,7 +28,7 @@ from envbuilder.core.text.redact import plain
 from envbuilder.lock.file import lock_path
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
-from envbuilder.verify.audit import Tree
+from envbuilder.verify.audit import AuditedTree
 from envbuilder.verify.pair import VerifiedPair
 
 NOT_STATED: Final = "NOASSERTION"
@@ -42,7 +42,7 @@ _STACKED: Final = 4  # columns from which a row stands as a block on a narrow sc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ReportTable:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
@@ -67,7 +67,7 @@ def _kind(cells: tuple[str, ...]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     title: str
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     text: str = ""
     lines: tuple[tuple[str, str], ...] = ()  # to copy: label, and a command or a digest
     is_folded: bool = False  # its tables open with a click
@@ -105,7 +105,7 @@ _MERGED: Final = re.compile(r"(bin|sbin|lib|lib32|lib64|libx32)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PackageBytes:
     """The bytes of one package in one layer. Files of no package count under the layer's name."""
 
     layer: str
@@ -113,7 +113,7 @@ class Part:
     size: int  # bytes
 
 
-def measure(tree: Tree) -> tuple[Part, ...]:
+def measure(tree: AuditedTree) -> tuple[PackageBytes, ...]:
     """Count every byte of the tree once. The largest part of each layer comes first."""
     owners = _owners(tree)
     sizes = Counter[tuple[str, str]]()
@@ -121,11 +121,11 @@ def measure(tree: Tree) -> tuple[Part, ...]:
         if entry.size:
             layer = _layer(entry.path)
             sizes[layer, owners.get(entry.path) or _other(layer, entry.path, owners)] += entry.size
-    parts = (Part(layer=layer, name=name, size=size) for (layer, name), size in sizes.items())
+    parts = (PackageBytes(layer=layer, name=name, size=size) for (layer, name), size in sizes.items())
     return tuple(sorted(parts, key=lambda part: (part.layer, -part.size, part.name)))
 
 
-def layer_sizes(parts: tuple[Part, ...]) -> dict[str, int]:
+def layer_sizes(parts: tuple[PackageBytes, ...]) -> dict[str, int]:
     """Return the bytes of each layer, the largest first."""
     sizes = Counter[str]()
     for part in parts:
@@ -137,7 +137,7 @@ def _layer(path: str) -> str:
     return next((layer for prefix, layer in LAYERS if path.startswith(prefix)), OS)
 
 
-def _owners(tree: Tree) -> dict[str, str]:
+def _owners(tree: AuditedTree) -> dict[str, str]:
     """Return the package of each file, and of each folder in site-packages: RECORD may not list its byte code."""
     owners: dict[str, str] = {}
     for entry in tree.entries:
@@ -153,19 +153,19 @@ def _owners(tree: Tree) -> dict[str, str]:
     return owners
 
 
-def _listed(tree: Tree, path: str) -> Iterator[str]:
+def _listed(tree: AuditedTree, path: str) -> Iterator[str]:
     for line in _text(tree, path).splitlines():
         name = line.removeprefix("/")
         yield f"usr/{name}" if _MERGED.match(name) else name
 
 
-def _recorded(tree: Tree, path: str, folder: str) -> Iterator[str]:
+def _recorded(tree: AuditedTree, path: str, folder: str) -> Iterator[str]:
     for row in csv.reader(io.StringIO(_text(tree, path))):
         if row:
             yield posixpath.normpath(folder + row[0])
 
 
-def _text(tree: Tree, path: str) -> str:
+def _text(tree: AuditedTree, path: str) -> str:
     with tree.open(path) as stream:
         return stream.read().decode("utf-8", "replace")
 
@@ -187,7 +187,7 @@ def _other(layer: str, path: str, owners: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ReportSubject:
     """An environment that was built, and what is known of it."""
 
     recipe: Recipe
@@ -195,13 +195,13 @@ class Subject:
     outputs: Outputs
     record: Record | None
     packages: tuple[Package, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PackageBytes, ...]
     verdict: VerifiedPair | str  # the answer of `verify`, or its error
     findings: tuple[Finding, ...]
-    extensions: Table
+    extensions: ReportTable
 
 
-def make_page(subject: Subject) -> Page:
+def make_page(subject: ReportSubject) -> Page:
     sections = (_identity, _usage, _proof, _pins, _sizes, _extensions, _times, _licenses, _sbom)
     return Page(
         title=subject.recipe.name,
@@ -221,7 +221,7 @@ def read_packages(sbom: str) -> tuple[Package, ...]:
         raise UsageError("the SBOM in the SIF cannot be read", hint="build it again") from error
 
 
-def _figures(subject: Subject) -> tuple[tuple[str, str], ...]:
+def _figures(subject: ReportSubject) -> tuple[tuple[str, str], ...]:
     recipe, sif = subject.recipe, subject.outputs.sif.stat()
     floor = driver_floor(recipe, load_tables())
     return (
@@ -237,7 +237,7 @@ def _figures(subject: Subject) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _identity(subject: Subject) -> Section:
+def _identity(subject: ReportSubject) -> Section:
     """Return what names the artifacts, whichever copy of them a reader has."""
     outputs, record, lock = subject.outputs, subject.record, lock_path(subject.recipe)
     lines = {
@@ -251,7 +251,7 @@ def _identity(subject: Subject) -> Section:
     return Section(title="Identity", lines=tuple(lines.items()))
 
 
-def _usage(subject: Subject) -> Section:
+def _usage(subject: ReportSubject) -> Section:
     recipe, outputs = subject.recipe, subject.outputs
     name, sif, image = recipe.name, outputs.sif.name, outputs.image_name
     nv, gpus, nodes = ("--nv ", "--gpus all ", " --gpus-per-node 4") if recipe.gpus else ("", "", "")
@@ -270,7 +270,7 @@ def _usage(subject: Subject) -> Section:
     return Section(title="Run it", lines=tuple(lines.items()))
 
 
-def _proof(subject: Subject) -> Section:
+def _proof(subject: ReportSubject) -> Section:
     """Return what was checked now, and what the build tested."""
     ended = {title for title, _ in subject.record.steps} if subject.record else set()
     tests = tuple(
@@ -293,13 +293,13 @@ def _proof(subject: Subject) -> Section:
         title="Proof",
         text=verdict,
         tables=(
-            Table(title="Tests of the recipe", head=("test", "passed in"), rows=tests, empty="The recipe has none."),
-            Table(title="Audits", head=("code", "severity", "finding"), rows=audits, empty=nothing),
+            ReportTable(title="Tests of the recipe", head=("test", "passed in"), rows=tests, empty="The recipe has none."),
+            ReportTable(title="Audits", head=("code", "severity", "finding"), rows=audits, empty=nothing),
         ),
     )  # fmt: skip
 
 
-def _pins(subject: Subject) -> Section:
+def _pins(subject: ReportSubject) -> Section:
     recipe = subject.recipe
     unset: tuple[object, ...] = ("", [], {})
     pins = tuple(
@@ -311,13 +311,13 @@ def _pins(subject: Subject) -> Section:
     return Section(
         title="Pins",
         tables=(
-            Table(title="In the recipe", head=("key", "value", "written in"), rows=pins),
-            Table(title="What follows from them", head=("fact", "value", "source"), rows=follow),
+            ReportTable(title="In the recipe", head=("key", "value", "written in"), rows=pins),
+            ReportTable(title="What follows from them", head=("fact", "value", "source"), rows=follow),
         ),
     )
 
 
-def _sizes(subject: Subject) -> Section:
+def _sizes(subject: ReportSubject) -> Section:
     layers = layer_sizes(subject.parts)
     total = sum(layers.values()) or 1
     largest = sorted(subject.parts, key=lambda part: -part.size)[:_LARGEST]
@@ -327,20 +327,20 @@ def _sizes(subject: Subject) -> Section:
         title="Sizes",
         text="Bytes of the files, before compression; a file with two names counts under each.",
         tables=(
-            Table(title="Layers", head=("layer", "size", "share"), rows=by_layer),
-            Table(title=f"The {len(largest)} largest", head=("package", "layer", "size"), rows=by_part),
+            ReportTable(title="Layers", head=("layer", "size", "share"), rows=by_layer),
+            ReportTable(title=f"The {len(largest)} largest", head=("package", "layer", "size"), rows=by_part),
         ),
     )
 
 
-def _extensions(subject: Subject) -> Section:
+def _extensions(subject: ReportSubject) -> Section:
     return Section(title="Extensions", tables=(subject.extensions,))
 
 
-def _times(subject: Subject) -> Section:
+def _times(subject: ReportSubject) -> Section:
     """Return the steps of the build. They run at the same time, so their sum exceeds the time of the build."""
     steps = subject.record.steps if subject.record else ()
-    table = Table(
+    table = ReportTable(
         head=("step", "time"),
         rows=tuple((title, f"{seconds:.1f} s") for title, seconds in steps),
         empty="Not known: these files were built elsewhere, or changed since.",
@@ -349,15 +349,17 @@ def _times(subject: Subject) -> Section:
     return Section(title="Build times", text=text, tables=(table,))
 
 
-def _licenses(subject: Subject) -> Section:
+def _licenses(subject: ReportSubject) -> Section:
     counted = Counter(sorted(map(_license, subject.packages))).most_common()
     rows = tuple((name, str(count)) for name, count in counted)
     return Section(
-        title="Licenses", is_folded=True, tables=(Table(head=("license, in SPDX", "packages"), rows=rows),)
+        title="Licenses",
+        is_folded=True,
+        tables=(ReportTable(head=("license, in SPDX", "packages"), rows=rows),),
     )
 
 
-def _sbom(subject: Subject) -> Section:
+def _sbom(subject: ReportSubject) -> Section:
     rows = tuple(
         (
             str(package["name"]), str(package.get("versionInfo", "")), _license(package),
@@ -369,7 +371,7 @@ def _sbom(subject: Subject) -> Section:
         title="SBOM",
         text="The same as `envbuilder show --sbom` prints in SPDX, with whole digests there.",
         is_folded=True,
-        tables=(Table(head=("package", "version", "license", "from", "sha256"), rows=rows),),
+        tables=(ReportTable(head=("package", "version", "license", "from", "sha256"), rows=rows),),
     )
 
 

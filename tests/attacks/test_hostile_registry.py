@@ -15,14 +15,14 @@ from envbuilder.core.errors import AccessError, ContentError, RegistryError
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import MOST_PAGES, fetch_blob, read_blob, read_manifest, read_referrers
 from envbuilder.registry.upload import Source, push_blob
-from envbuilder.sources.http import Limits
+from envbuilder.sources.http import RequestLimits
 from tests.support.attacker import ENDLESS, Attacker, Sent, attacker, reply, then
 from tests.support.bounded import within
 from tests.support.runner import FakeRunner
 
 pytestmark = pytest.mark.usefixtures("directly")
 SECRET = "s3cr3t-planted"
-SHORT = Limits(window=0.4, floor=4096, answer=1.0)
+SHORT = RequestLimits(window=0.4, floor=4096, answer=1.0)
 BLOB = bytes(range(256)) * 64
 MANIFEST = "/v2/team/a/manifests/1"
 UPLOADS = "/v2/team/a/blobs/uploads/"

@@ -12,7 +12,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.fetch.client import MOST_MARKS, Index
-from envbuilder.sources.http import PAGE, Limits, SourceError
+from envbuilder.sources.http import PAGE, RequestLimits, SourceError
 from envbuilder.sources.http.reachable import reach
 from envbuilder.sources.http.session import HttpSession
 from envbuilder.sources.names import Sources
@@ -22,7 +22,7 @@ from tests.support.locks import CONTENT, make_deb, make_wheel
 
 pytestmark = pytest.mark.usefixtures("directly")
 SECRET = "s3cr3t-planted"
-SHORT = Limits(window=0.4, floor=4096, answer=1.0)
+SHORT = RequestLimits(window=0.4, floor=4096, answer=1.0)
 DEB = "/debian/pool/tool_1.0_amd64.deb"
 PAGE_OF_TOOL = "/simple/tool/"
 
@@ -33,7 +33,7 @@ def fetcher(server: Attacker, tmp_path: Path) -> Fetcher:
 
 
 def make_fetcher(
-    server: Attacker, tmp_path: Path, *, user: str = "", limits: Limits | None = SHORT
+    server: Attacker, tmp_path: Path, *, user: str = "", limits: RequestLimits | None = SHORT
 ) -> Fetcher:
     url = server.url.replace("//", f"//{user}@") if user else server.url
     sources = Sources(
@@ -306,7 +306,7 @@ def test_a_page_without_end_is_ended_at_its_bound(
 ) -> None:
     chunk = b"x" * (1 << 20)
     server.answers[path] = then(head, b"100000\r\n" + chunk + b"\r\n" if head is CHUNKED else chunk)
-    fetcher = make_fetcher(server, tmp_path, limits=Limits(answer=60))
+    fetcher = make_fetcher(server, tmp_path, limits=RequestLimits(answer=60))
     with pytest.raises(FetchError, match=f"more than {PAGE} bytes"):
         fetcher.fetch([make_wheel() if path == PAGE_OF_TOOL else make_deb()])
     assert server.sent < 4 * PAGE
@@ -355,7 +355,7 @@ def test_a_patient_server_of_a_large_file_is_not_cut(server: Attacker, tmp_path:
             yield CONTENT[at : at + (1 << 15)]
 
     server.answers[DEB] = pieces
-    make_fetcher(server, tmp_path, limits=Limits(window=0.3, answer=0.5)).fetch([make_deb()])
+    make_fetcher(server, tmp_path, limits=RequestLimits(window=0.3, answer=0.5)).fetch([make_deb()])
 
 
 def test_whether_a_source_answers_is_known_in_time(server: Attacker, elsewhere: Attacker) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.recipe_tests import _modules
-from envbuilder.builder.sandbox.root import Mount, Root, sandboxed
+from envbuilder.builder.sandbox.root import Mount, SandboxRoot, sandboxed
 from envbuilder.builder.sandbox.runner import Run
 from envbuilder.core.errors import BuildError
 from tests.support.projects import Machine, make_machine
@@ -248,7 +248,9 @@ class Swapping(Run):
         home = self._job.store.root.parent / "home"
         swap = ("/bin/sh", "-c", f"mv /work/out /work/old; ln -s {home}/private /work/out")
         mounts = (Mount(source=work, target="/work", writable=True),)
-        self._job.runner.run(sandboxed(Root(os=Path("/")), swap, why="compile byte code", mounts=mounts))
+        self._job.runner.run(
+            sandboxed(SandboxRoot(os=Path("/")), swap, why="compile byte code", mounts=mounts)
+        )
 
 
 def test_a_layers_folder_that_a_package_swaps_is_not_kept(machine: Machine) -> None:

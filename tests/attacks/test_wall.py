@@ -18,7 +18,7 @@ import pytest
 from envbuilder.builder.extensions.wheels import built_wheels
 from envbuilder.builder.job import prepare_run
 from envbuilder.builder.sandbox.distribution import make_places, root_command
-from envbuilder.builder.sandbox.root import Emulation, Root, program_command, sandboxed
+from envbuilder.builder.sandbox.root import Emulation, SandboxRoot, program_command, sandboxed
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError, CompileError
 from envbuilder.core.process import Command, ProcessRunner
@@ -80,7 +80,7 @@ def test_a_link_in_place_of_a_folder_of_a_tree_shows_nothing_of_the_machine(
     shutil.rmtree(place)
     place.symlink_to(tmp_path / "home")
     with pytest.raises(BuildError, match=f"`/{name}` of the environment is a link"):
-        sandboxed(Root(**trees), ("true",), why="look")
+        sandboxed(SandboxRoot(**trees), ("true",), why="look")
 
 
 def test_a_packages_script_reaches_nothing_beyond_its_root_folder(tmp_path: Path):

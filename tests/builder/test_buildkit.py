@@ -11,10 +11,10 @@ import pytest
 
 from envbuilder.artifacts.oci.model import IMAGE
 from envbuilder.builder.buildkit import buildx
-from envbuilder.builder.buildkit.buildx import Progress, title
+from envbuilder.builder.buildkit.buildx import BuildKitProgress, title
 from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, write_base
 from envbuilder.builder.context import Builder, RunnerChoice, RunnerName
-from envbuilder.builder.job import Job, layer_keys
+from envbuilder.builder.job import BuildJob, layer_keys
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, CompileError, SpaceError, ToolError, UsageError
@@ -120,7 +120,7 @@ def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
 
 def buildkit_runner(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitRunner:
     limits = Limits(threads=1, memory=1, root=True)
-    job = Job(
+    job = BuildJob(
         plan=plan, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
     )  # fmt: skip
     return BuildKitRunner(job=job, builder=Builder(cache_to=cache_to))
@@ -261,7 +261,7 @@ RUN = f"[os 1/2] {RUN_OF.format('sh', 'x.sh', '/')}"
 
 
 def test_an_instruction_that_ran_is_a_step_and_a_cached_one_is_not(capsys: pytest.CaptureFixture[str]):
-    with Progress(Console(color=False)) as progress:
+    with BuildKitProgress(Console(color=False)) as progress:
         progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
         progress.feed(
             line(
@@ -284,7 +284,7 @@ def test_an_instruction_that_ran_is_a_step_and_a_cached_one_is_not(capsys: pytes
 
 
 def test_a_step_that_failed_shows_its_own_last_lines(capsys: pytest.CaptureFixture[str]):
-    with Progress(Console(color=False)) as progress:
+    with BuildKitProgress(Console(color=False)) as progress:
         progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
         progress.feed(said("a", "one\ntwo\n"))
         progress.feed(
@@ -301,7 +301,7 @@ def test_a_step_that_failed_shows_its_own_last_lines(capsys: pytest.CaptureFixtu
 
 
 def test_what_runs_when_the_program_ends_is_closed_as_failed(capsys: pytest.CaptureFixture[str]):
-    with Progress(Console(color=False)) as progress:
+    with BuildKitProgress(Console(color=False)) as progress:
         progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
     assert "✗ os: x.sh" in capsys.readouterr().err
 
@@ -427,7 +427,7 @@ def test_an_unreadable_cache_is_reported_and_is_not_the_failure(capsys: pytest.C
         "error": "registry.site/cache:latest: not found",
     }
     failed = {"digest": "a", "name": RUN, "started": "1", "completed": "2", "error": "exit code: 1"}
-    with Progress(Console(color=False)) as progress:
+    with BuildKitProgress(Console(color=False)) as progress:
         progress.feed(line(vertexes=[absent]))
         progress.feed(line(vertexes=[absent, failed]))
     told = "cannot read the cache `registry.site/cache`: registry.site/cache:latest: not found"

@@ -19,14 +19,14 @@ from envbuilder.builder import pipeline
 from envbuilder.builder.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
 from envbuilder.builder.extensions.cache import CachedExtension, cells, find_extensions, find_twins, origin
 from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
-from envbuilder.builder.job import Job, SharedStores
+from envbuilder.builder.job import BuildJob, SharedStores
 from envbuilder.builder.recipe_tests import (
     Import,
     explain_import,
     list_imports,
     passed_tests,
 )
-from envbuilder.builder.sandbox.root import Root
+from envbuilder.builder.sandbox.root import SandboxRoot
 from envbuilder.builder.upkeep import mark_used, share
 from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
@@ -38,7 +38,7 @@ from envbuilder.core.system import Limits
 from envbuilder.diagnose.catalogue import load_messages
 from envbuilder.layers.layer import load_layer, read_manifest
 from envbuilder.lock.model import Artifact, LockedExtension
-from envbuilder.plan.extension import Call, recipe_calls
+from envbuilder.plan.extension import LoadCall, recipe_calls
 from envbuilder.plan.extension import call_key as extension_key
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.recipe.load import load
@@ -51,7 +51,9 @@ from tests.support.runner import FakeRunner
 from tests.support.step_programs import load_program
 from tests.support.stores import Listening, open_shared, write_keys
 
-ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
+ROOT = SandboxRoot(
+    os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4"
+)
 FACTS = {"torch": "2.6.0+cu124", "cuda": "12.4", "cxx11_abi": False, "python": "cpython-311"}
 
 
@@ -216,9 +218,9 @@ def stock(store: Store, tmp_path: Path, extension: LockedExtension) -> None:
         store.add_artifact(file.sha256, tmp_path / "new")
 
 
-def make_job(store: Store, plan: Plan, runner: FakeRunner) -> Job:
+def make_job(store: Store, plan: Plan, runner: FakeRunner) -> BuildJob:
     limits = Limits(threads=2, memory=64 << 30, root=True)
-    return Job(
+    return BuildJob(
         plan=plan, store=store, runner=runner, console=Console(quiet=True), limits=limits
     )  # fmt: skip
 
@@ -375,7 +377,7 @@ def test_a_build_notes_when_it_used_an_entry(stocked):
 @pytest.mark.programs
 def test_a_second_machine_takes_extensions_from_the_store_and_compiles_none(stocked, tmp_path):
     plan, key, machines = make_plan(EXTENSION, PROJECT, CAPTURE), write_keys(tmp_path), []
-    calls = [dataclasses.asdict(Call(function="load", name="scale", cpp_sources=("int f();",)))]
+    calls = [dataclasses.asdict(LoadCall(function="load", name="scale", cpp_sources=("int f();",)))]
     with registry(tmp_path / "registry") as real:
         for number in (1, 2):
             cache, runner = stocked if number == 1 else Store(tmp_path / "second"), Sandbox()
@@ -442,7 +444,7 @@ def test_a_file_that_is_added_to_a_projects_build_does_not_enter_the_image(stock
 
 def captured(source: str) -> dict[str, object]:
     """A call that a capture notes."""
-    return dataclasses.asdict(Call(function="load", name="scale", sources=(f"/space/src/{source}",)))
+    return dataclasses.asdict(LoadCall(function="load", name="scale", sources=(f"/space/src/{source}",)))
 
 
 @pytest.mark.parametrize(("do", "how"), DAMAGES)
@@ -480,7 +482,7 @@ def test_what_is_compiled_while_a_tree_changes_is_not_kept(stocked, extension):
 
     runner = Hostile()
     runner.calls = [captured("net/ops/scale.cpp")]
-    root = Root(os=trees["os"], python=trees["python"], cuda=trees["cuda"], cuda_version="12.4")
+    root = SandboxRoot(os=trees["os"], python=trees["python"], cuda=trees["cuda"], cuda_version="12.4")
     with pytest.raises(BuildError, match=r"is not kept: the cache's tree `.*` changed while it was built"):
         ExtensionBuilder(make_job(stocked, make_plan(extension), runner), lambda: root).build()
     assert list((stocked.root / "extensions").iterdir()) == []
@@ -561,7 +563,7 @@ def test_extensions_of_one_name_are_told_apart_and_said(stocked):
 
         def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
             name = next((one for one in files if f"`{one}`" in command.why), "ops")
-            call = Call(function="load", name="scale", sources=(f"/space/src/net/ops/{files[name]}",))
+            call = LoadCall(function="load", name="scale", sources=(f"/space/src/net/ops/{files[name]}",))
             with self.turn:
                 self.calls = [dataclasses.asdict(call)]
                 return super().run(command, on_line=on_line)
@@ -582,8 +584,10 @@ def test_extensions_of_one_name_are_told_apart_and_said(stocked):
 def test_the_calls_of_a_capture_are_compiled_like_written_ones(stocked):
     runner = Sandbox(targets=())
     runner.calls = [
-        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",))),
-        dataclasses.asdict(Call(function="load_inline", name="inline", cpp_sources=("int f();",))),
+        dataclasses.asdict(
+            LoadCall(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",))
+        ),
+        dataclasses.asdict(LoadCall(function="load_inline", name="inline", cpp_sources=("int f();",))),
     ]
     kept = make_builder(stocked, make_plan(CAPTURE), runner).build()
     assert [one.compiled.entry.name for one in kept] == ["scale", "inline"]
@@ -598,7 +602,7 @@ def test_where_a_line_of_a_capture_stops_for_want_of_a_gpu_is_said(stocked):
     console = Listening()
     runner = Sandbox(targets=(), says=f"envbuilder capture stopped: {json.dumps(stopped)}")
     runner.calls = [
-        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+        dataclasses.asdict(LoadCall(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
     job = dataclasses.replace(make_job(stocked, make_plan(CAPTURE), runner), console=console)
     ExtensionBuilder(job, lambda: ROOT).build()
@@ -609,7 +613,7 @@ def test_where_a_line_of_a_capture_stops_for_want_of_a_gpu_is_said(stocked):
 def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stocked, tmp_path):
     runner = Sandbox(targets=())
     runner.calls = [
-        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+        dataclasses.asdict(LoadCall(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
     make_builder(stocked, make_plan(CAPTURE), runner).build()
     files = {
@@ -627,7 +631,7 @@ def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stock
 def test_an_edited_header_of_a_captured_project_compiles_again(stocked, tmp_path):
     runner = Sandbox(targets=())
     runner.calls = [
-        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+        dataclasses.asdict(LoadCall(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
     make_builder(stocked, make_plan(CAPTURE), runner).build()
     files = {
@@ -969,7 +973,7 @@ def test_an_import_finds_an_extension_without_load(stocked, tmp_path):
 def test_a_call_that_two_captures_make_is_there_once(stocked, tmp_path):
     runner = Sandbox(targets=())
     runner.calls = [
-        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+        dataclasses.asdict(LoadCall(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
     twin = dataclasses.replace(CAPTURE, name="twin", capture=("import ops as twin",))
     tree = layer(stocked, tmp_path, make_plan(CAPTURE, twin), runner)
@@ -1024,7 +1028,7 @@ def test_each_extension_is_imported_unless_the_recipe_says_otherwise(stocked, tm
     runner = Sandbox()
     runner.calls = [
         dataclasses.asdict(
-            Call(function="load", name=name, sources=("/space/src/net/ops/scale.cpp",), **change)
+            LoadCall(function="load", name=name, sources=("/space/src/net/ops/scale.cpp",), **change)
         )
         for name, change in {
             "scale": {},

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, native_python, tools_tree
-from envbuilder.builder.sandbox.root import Root, sandboxed
+from envbuilder.builder.sandbox.root import SandboxRoot, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, minimal_python
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import ToolError
@@ -32,7 +32,7 @@ FILES = {
 }
 
 
-def make_arm_job(folder: Path) -> Job:
+def make_arm_job(folder: Path) -> BuildJob:
     """Return a job for 64-bit Arm, with toy tools in its store."""
     job = make_job(folder)
     artifacts: list[Artifact] = []
@@ -85,7 +85,7 @@ def test_programs_of_another_processor_run_by_the_locked_qemu(tmp_path: Path):
     by = emulation(job, os_tree=Path("/trees/os"))
     assert by is not None
     assert by.program.read_text() == "usr/bin/qemu-aarch64"
-    argv = sandboxed(Root(os=Path("/trees/os"), emulation=by), ("python", "-V"), why="test").argv
+    argv = sandboxed(SandboxRoot(os=Path("/trees/os"), emulation=by), ("python", "-V"), why="test").argv
     at = argv.index("--")
     assert argv[3:at] == ("183", str(by.program), str(tools_tree(job) / "usr"), "/trees/os/usr")
     assert argv[at + 1] == "--unshare-all"
@@ -118,7 +118,7 @@ def test_nothing_of_this_runs_for_the_machines_own_processor(machine: str, tmp_p
     assert not {one.sha256 for one in artifacts} & {one.sha256 for one in tools_of(job)}
 
 
-def tools_of(job: Job) -> tuple[Artifact, ...]:
+def tools_of(job: BuildJob) -> tuple[Artifact, ...]:
     return job.plan.tools.artifacts if job.plan.tools else ()
 
 

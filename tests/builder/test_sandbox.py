@@ -17,8 +17,8 @@ import uv
 from envbuilder import runtime as image
 from envbuilder import steps
 from envbuilder.builder.extensions.build import compilers
-from envbuilder.builder.job import Job, prepare_run, progress, run_outside, tools
-from envbuilder.builder.sandbox.root import Root, program_command, sandboxed
+from envbuilder.builder.job import BuildJob, prepare_run, progress, run_outside, tools
+from envbuilder.builder.sandbox.root import SandboxRoot, program_command, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, make_root, minimal_python, unpack_minimal
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
@@ -45,7 +45,9 @@ from tests.support.runner import FakeRunner, one_a_line
 
 KEY = sha256_text("key")
 EPOCH = 1_700_000_000
-FULL = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
+FULL = SandboxRoot(
+    os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4"
+)
 runs_programs = pytest.mark.programs
 
 
@@ -87,7 +89,8 @@ def contents(folder: Path) -> dict[str, str]:
 
 def test_the_sandbox_of_a_plain_program(golden):
     golden(
-        "sandbox-plain.txt", one_a_line(sandboxed(Root(os=Path("/store/os")), ("true",), why="do nothing"))
+        "sandbox-plain.txt",
+        one_a_line(sandboxed(SandboxRoot(os=Path("/store/os")), ("true",), why="do nothing")),
     )
 
 
@@ -108,14 +111,14 @@ def test_the_program_comes_after_every_option():
 
 
 @pytest.fixture
-def machine() -> Root:
+def machine() -> SandboxRoot:
     """This machine's own folders as the root of a sandbox."""
     if not shutil.which("bwrap"):
         pytest.skip("bubblewrap is not installed")
-    return Root(os=Path("/"))
+    return SandboxRoot(os=Path("/"))
 
 
-def in_sandbox(root: Root, script: str, **options: object) -> str:
+def in_sandbox(root: SandboxRoot, script: str, **options: object) -> str:
     return ProcessRunner(os.environ).run(
         sandboxed(root, ("sh", "-c", script), why="try the sandbox", **options)
     )
@@ -220,7 +223,7 @@ def test_the_wheels_are_asked_for_by_version_and_hash():
     assert program.inputs == (("numpy-2.2.0-py3-none-any.whl", wheel),)
 
 
-def with_debs(store: Store, *debs: Artifact) -> Job:
+def with_debs(store: Store, *debs: Artifact) -> BuildJob:
     plan = dataclasses.replace(PLAN, steps=(dataclasses.replace(OS, artifacts=debs), *PLAN.steps[1:]))
     return dataclasses.replace(make_runner(store).job, plan=plan)
 
@@ -268,7 +271,7 @@ def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_pa
     python = f"python3.{sys.version_info.minor}"
     program = dataclasses.replace(START.made_by(PLAN), interpreter=f"/usr/bin/{python}")
     tree = prepare_run(program, tmp_path, Store(tmp_path / "cache"))
-    ProcessRunner(os.environ).run(program_command(program, Root(os=Path("/")), tmp_path))
+    ProcessRunner(os.environ).run(program_command(program, SandboxRoot(os=Path("/")), tmp_path))
     layer = write_layer(
         name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
     )  # fmt: skip
@@ -440,7 +443,7 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
 def make_runner(store: Store) -> SandboxRunner:
     limits = Limits(threads=2, memory=64 << 30, root=True)
     return SandboxRunner(
-        job=Job(
+        job=BuildJob(
             plan=PLAN, store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits
         )
     )  # fmt: skip
@@ -510,7 +513,7 @@ def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigaby
 
 def test_a_root_without_cuda_names_no_toolkit(store):
     trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
-    assert make_root(make_runner(store).job, trees) == Root(os=Path("/os"), python=Path("/python"))
+    assert make_root(make_runner(store).job, trees) == SandboxRoot(os=Path("/os"), python=Path("/python"))
 
 
 def test_the_tools_of_a_layers_key_name_their_versions():

@@ -13,9 +13,9 @@ import pytest
 
 from envbuilder.compat.tables.toolkit import (
     SOURCES,
-    Layout,
     Part,
     Toolkit,
+    ToolkitLayout,
     load_toolkits,
     toolkit_of,
 )
@@ -47,7 +47,7 @@ rows:
 """
 
 
-def load_row(text: str, folder: Path) -> Layout:
+def load_row(text: str, folder: Path) -> ToolkitLayout:
     (folder / "toolkits.yaml").write_text(text)
     (row,) = load_toolkits(folder / "toolkits.yaml").rows
     return row
@@ -102,7 +102,7 @@ def lay_wheel(
 # The table.
 
 
-def toolkits() -> Iterator[tuple[Layout, Toolkit]]:
+def toolkits() -> Iterator[tuple[ToolkitLayout, Toolkit]]:
     """Each row's toolkit of its newest release."""
     for row in ROWS:
         minor = row.releases[-1].rpartition(".")[0]

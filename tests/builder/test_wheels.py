@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands, wheel_key
-from envbuilder.builder.job import Job, SharedStores
+from envbuilder.builder.job import BuildJob, SharedStores
 from envbuilder.builder.upkeep import share
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError
@@ -66,7 +66,7 @@ def test_a_damaged_wheel_is_named_and_built_again(tmp_path: Path, caplog: pytest
 
 @pytest.mark.programs
 def test_a_second_machine_takes_the_wheel_from_the_store(tmp_path: Path) -> None:
-    def machine(job: Job, cache: Store, runner: Runner) -> bytes:
+    def machine(job: BuildJob, cache: Store, runner: Runner) -> bytes:
         store = open_shared(f"{real.host}/team/extensions", key, cache, job.console)
         own = replace(job, store=cache, runner=runner, shared=SharedStores(extensions=store))
         (wheel,) = built_wheels(own.plan.python, own, lambda: HOST)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.check import CheckCode, Report, Tables, examine, judge, load_tables
-from envbuilder.compat.context import Change, can_run, is_ahead, make_context
+from envbuilder.compat.check import CheckCode, CheckReport, Tables, examine, judge, load_tables
+from envbuilder.compat.context import PinChange, can_run, is_ahead, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.rules import RULES
 from envbuilder.compat.rules.compiler import asked_standard
@@ -26,7 +26,7 @@ ARM = {"gpus": ("GH200",), "cuda": "13.2", "pytorch": "2.15.0"}
 CUDA_SOURCE = (Extension(name="a", sources=("a.cu",)),)
 
 
-def report(host: HostFacts | None = None, tables: Tables = TABLES, **change: object) -> Report:
+def report(host: HostFacts | None = None, tables: Tables = TABLES, **change: object) -> CheckReport:
     return examine(dataclasses.replace(RECIPE, **change), tables, host)
 
 
@@ -716,7 +716,7 @@ def test_changes_reach_every_part_of_a_recipe():
         "extensions[1].cflags[0]": "-O1",
         "extensions[0].cuda_cflags[0]": "-O2",
     }
-    changed = apply(recipe, [Change(key, value) for key, value in changes.items()])
+    changed = apply(recipe, [PinChange(key, value) for key, value in changes.items()])
     assert (changed.gcc, changed.gpus, changed.packages) == ("11", ("T4",), ("a", "b"))
     assert [(one.cflags, one.cuda_cflags) for one in changed.extensions] == [((), ("-O2",)), (("-O1",), ())]
 

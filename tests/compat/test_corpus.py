@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.check import Report, examine
+from envbuilder.compat.check import CheckReport, examine
 from envbuilder.compat.host_file import load_host_facts
 from envbuilder.core.findings import Severity
 from envbuilder.recipe.load import load
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def report(sample: Sample, folder: Path, changes: dict[str, object] | None = None) -> Report:
+def report(sample: Sample, folder: Path, changes: dict[str, object] | None = None) -> CheckReport:
     path = folder / f"{sample.name}.yaml"
     path.write_text(rewritten(sample.text, changes) if changes else sample.text)
     host = load_host_facts(HERE / sample.host) if sample.host else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.check import Report, examine
+from envbuilder.compat.check import CheckReport, examine
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.base_image import is_refused
 from envbuilder.core.findings import Finding, Severity
@@ -20,7 +20,7 @@ CPU = {"cuda": "", "gpus": ()}
 EXTENSION = {"extensions": (Extension(name="a", sources=("a.cpp",)),)}
 
 
-def report(shape: bases.Shape | None, host: HostFacts | None = None, **change: object) -> Report:
+def report(shape: bases.Shape | None, host: HostFacts | None = None, **change: object) -> CheckReport:
     recipe = dataclasses.replace(RECIPE, **(IMAGE | change))
     return examine(recipe, TABLES, host, base(shape) if shape else None)
 

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag
 
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import (
+    FieldRule,
     Flag,
     Line,
     LineOrEmpty,
@@ -16,12 +17,11 @@ from envbuilder.core.models import (
     Mistake,
     RawRule,
     ReadAs,
-    Rule,
     Whole,
     keys_of,
     read_node,
 )
-from envbuilder.core.places import Code, Mistakes, parse_yaml
+from envbuilder.core.places import FormCode, Mistakes, parse_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def test_values_get_their_types():
 )
 def test_an_unquoted_version_must_be_quoted(written):
     finding = only(f"cuda: {written}\n")
-    assert (finding.code, finding.where) == (Code.UNQUOTED, "a.yaml:1:7")
+    assert (finding.code, finding.where) == (FormCode.UNQUOTED, "a.yaml:1:7")
     assert finding.message.startswith("$.cuda: expected text, found ")
     assert finding.hint.startswith(f'write "{written}" in quotes')
 
@@ -88,22 +88,22 @@ def test_an_unquoted_version_must_be_quoted(written):
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        ('cuda: "12"', Code.VALUE, '$.cuda: expected a version such as "3.11", found "12"'),
-        ("names: [[x]]", Code.TYPE, "$.names[0]: expected one line of text, found a list"),
-        ("names: [~]", Code.TYPE, "$.names[0]: expected one line of text, found nothing"),
-        ("names: x", Code.TYPE, "$.names: expected a list, found text"),
-        ("inner: x", Code.TYPE, "$.inner: expected a map, found text"),
-        ("by_name: x", Code.TYPE, "$.by_name: expected a map, found text"),
-        ("count: -1", Code.TYPE, "$.count: expected a whole number, found -1"),
-        ("count: '3'", Code.TYPE, "$.count: expected a whole number, found text"),
-        ("count: 0x10", Code.TYPE, "$.count: expected a whole number, found 0x10"),
-        ("flag: yes", Code.TYPE, "$.flag: expected true or false, found yes"),
-        ("choice: onw", Code.VALUE, '$.choice: expected one or two, found "onw"'),
-        ("inner: {}", Code.MISSING_KEY, "$.inner: the key `name` is missing"),
-        ("inners: [{name: a}, {}]", Code.MISSING_KEY, "$.inners[1]: the key `name` is missing"),
-        ("either: {}", Code.MISSING_KEY, "$.either: the key `name` is missing"),
-        ("either: [x]", Code.TYPE, "$.either: expected one line of text, found a list"),
-        ('by_name: {"1": x}', Code.VALUE, '$.by_name["1"]: expected a version such as "3.11", found "1"'),
+        ('cuda: "12"', FormCode.VALUE, '$.cuda: expected a version such as "3.11", found "12"'),
+        ("names: [[x]]", FormCode.TYPE, "$.names[0]: expected one line of text, found a list"),
+        ("names: [~]", FormCode.TYPE, "$.names[0]: expected one line of text, found nothing"),
+        ("names: x", FormCode.TYPE, "$.names: expected a list, found text"),
+        ("inner: x", FormCode.TYPE, "$.inner: expected a map, found text"),
+        ("by_name: x", FormCode.TYPE, "$.by_name: expected a map, found text"),
+        ("count: -1", FormCode.TYPE, "$.count: expected a whole number, found -1"),
+        ("count: '3'", FormCode.TYPE, "$.count: expected a whole number, found text"),
+        ("count: 0x10", FormCode.TYPE, "$.count: expected a whole number, found 0x10"),
+        ("flag: yes", FormCode.TYPE, "$.flag: expected true or false, found yes"),
+        ("choice: onw", FormCode.VALUE, '$.choice: expected one or two, found "onw"'),
+        ("inner: {}", FormCode.MISSING_KEY, "$.inner: the key `name` is missing"),
+        ("inners: [{name: a}, {}]", FormCode.MISSING_KEY, "$.inners[1]: the key `name` is missing"),
+        ("either: {}", FormCode.MISSING_KEY, "$.either: the key `name` is missing"),
+        ("either: [x]", FormCode.TYPE, "$.either: expected one line of text, found a list"),
+        ('by_name: {"1": x}', FormCode.VALUE, '$.by_name["1"]: expected a version such as "3.11", found "1"'),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_one_finding_at_its_path(text, code, message):
@@ -118,13 +118,13 @@ def test_a_missing_key_is_shown_with_what_belongs_there():
 @pytest.mark.parametrize("items", ["-x", "-x\n  -y", "-x\n  - y"])
 def test_a_list_without_blanks_after_its_dashes_is_answered_with_its_first_item(items):
     finding = only(f"names:\n  {items}\n")
-    assert (finding.code, finding.hint) == (Code.TYPE, "a blank follows the dash of a list: `- x`")
+    assert (finding.code, finding.hint) == (FormCode.TYPE, "a blank follows the dash of a list: `- x`")
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "just text", "[a]"])
 def test_a_document_that_is_no_map_lists_the_keys(text):
     finding = only(text)
-    assert finding.code == Code.TYPE
+    assert finding.code == FormCode.TYPE
     assert finding.hint == f"keys: {', '.join(keys_of(Outer))}"
 
 
@@ -143,7 +143,7 @@ def test_a_document_that_is_no_map_lists_the_keys(text):
 )
 def test_an_unknown_key_has_the_nearest_known_as_hint(text, where, hint):
     finding = only(text)
-    assert (finding.code, finding.where, finding.hint) == (Code.UNKNOWN_KEY, where, hint)
+    assert (finding.code, finding.where, finding.hint) == (FormCode.UNKNOWN_KEY, where, hint)
 
 
 def test_every_mistake_of_a_file_is_found_at_once():
@@ -171,7 +171,7 @@ def given(value: object, context: object) -> Iterator[Mistake]:
         yield Mistake(message="elsewhere", where="b.yaml:1:1")
 
 
-RULED = Annotated[Inner, Rule(same), RawRule(given)]
+RULED = Annotated[Inner, FieldRule(same), RawRule(given)]
 
 
 def test_a_rule_has_its_own_code_hint_and_place():

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core import places
-from envbuilder.core.places import Code, Mistakes, Node, Unquoted, kind_of, text_of
+from envbuilder.core.places import FormCode, Mistakes, PlacedNode, Unquoted, kind_of, text_of
 
 
-def read(text: str) -> tuple[Node | None, Mistakes]:
+def read(text: str) -> tuple[PlacedNode | None, Mistakes]:
     mistakes = Mistakes()
     return places.parse_yaml(text, "a.yaml", mistakes), mistakes
 
@@ -35,7 +35,7 @@ def test_a_value_knows_its_path_and_its_place():
 
 def test_a_key_there_twice_is_refused_with_the_place_of_the_first():
     _, mistakes = read("a: x\nb: y\na: z\n")
-    assert only(mistakes) == (Code.DUPLICATE, "a.yaml:3:1", "$.a: this key is there twice")
+    assert only(mistakes) == (FormCode.DUPLICATE, "a.yaml:3:1", "$.a: this key is there twice")
     assert mistakes.findings[0].hint == "the first is at a.yaml:1:1"
 
 
@@ -50,13 +50,13 @@ def test_a_key_there_twice_is_refused_with_the_place_of_the_first():
     ],
 )
 def test_yaml_that_a_recipe_has_no_use_for_is_refused(text, where):
-    assert only(read(text)[1])[:2] == (Code.FEATURE, where)
+    assert only(read(text)[1])[:2] == (FormCode.FEATURE, where)
 
 
 def test_a_bomb_of_anchors_costs_nothing():
     lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]" for n in range(1, 40)]
     _, mistakes = read("\n".join(lines))
-    assert {finding.code for finding in mistakes.findings} == {Code.FEATURE}
+    assert {finding.code for finding in mistakes.findings} == {FormCode.FEATURE}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_bomb_of_anchors_costs_nothing():
 )
 def test_an_item_without_a_blank_after_its_dash_is_answered_with_the_item(lines):
     _, mistakes = read(f"packages:\n{lines}apt: [git]\n")
-    assert only(mistakes)[0] == Code.SYNTAX
+    assert only(mistakes)[0] == FormCode.SYNTAX
     assert mistakes.findings[0].hint == "a blank follows the dash of a list: `- einops`"
 
 
@@ -80,7 +80,7 @@ def test_an_item_without_a_blank_after_its_dash_is_answered_with_the_item(lines)
 )  # fmt: skip
 def test_a_line_in_the_wrong_column_is_answered_with_its_repair(lines: str, hint: str):
     _, mistakes = read(f"gcc: x\n{lines}apt: [git]\n")
-    assert only(mistakes)[0] == Code.SYNTAX
+    assert only(mistakes)[0] == FormCode.SYNTAX
     assert mistakes.findings[0].hint == hint
 
 
@@ -88,26 +88,26 @@ def test_a_line_in_the_wrong_column_is_answered_with_its_repair(lines: str, hint
 def test_deep_nesting_is_refused(depth):
     node, mistakes = read("[" * depth)
     assert node is None
-    assert only(mistakes)[0] in {Code.FEATURE, Code.SYNTAX}
+    assert only(mistakes)[0] in {FormCode.FEATURE, FormCode.SYNTAX}
 
 
 @pytest.mark.parametrize("text", ["? [a, b]\n: c\n", "? {a: b}\n: c\n"])
 def test_a_key_that_is_no_text_is_refused(text):
-    assert only(read(text)[1])[0] == Code.TYPE
+    assert only(read(text)[1])[0] == FormCode.TYPE
 
 
 @pytest.mark.parametrize("text", ["a: [b\n", "a: b: c\n", "\ta: b\n", 'a: "b\n', "a: \x01\n", "*b\n"])
 def test_text_that_is_no_yaml_is_refused_with_a_place(text):
     _, mistakes = read(text)
     code, where, _ = only(mistakes)
-    assert code in {Code.SYNTAX, Code.FEATURE}
+    assert code in {FormCode.SYNTAX, FormCode.FEATURE}
     assert where.startswith("a.yaml")
 
 
 def test_findings_come_in_the_order_of_files_and_lines():
     mistakes = Mistakes()
     for where in ("b.yaml:10:1", "a.yaml:2:1", "b.yaml:9:30", "b.yaml:9:4", "b.yaml"):
-        mistakes.add(Code.VALUE, where, "")
+        mistakes.add(FormCode.VALUE, where, "")
     assert [finding.where for finding in mistakes.findings] == [
         "b.yaml",
         "b.yaml:9:4",
@@ -130,7 +130,7 @@ def test_a_file_that_is_no_text_of_ours_is_refused(tmp_path: Path, data, message
     path.write_bytes(data)
     mistakes = Mistakes()
     assert places.load(path, mistakes) is None
-    assert only(mistakes)[::2] == (Code.UNREADABLE, message)
+    assert only(mistakes)[::2] == (FormCode.UNREADABLE, message)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
@@ -177,10 +177,10 @@ def test_json_is_read_as_it_is_with_the_file_as_each_place():
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("{", Code.SYNTAX),
-        ("1" * 5000, Code.SYNTAX),
-        ("[" * 100_000, Code.SYNTAX),
-        ('[{"a": 1, "b": 2, "a": 3}]', Code.DUPLICATE),
+        ("{", FormCode.SYNTAX),
+        ("1" * 5000, FormCode.SYNTAX),
+        ("[" * 100_000, FormCode.SYNTAX),
+        ('[{"a": 1, "b": 2, "a": 3}]', FormCode.DUPLICATE),
     ],
 )
 def test_json_with_a_mistake_is_refused(text, code):

@@ -20,7 +20,7 @@ from envbuilder.builder.extensions.build import NVCC_MEMORY
 from envbuilder.commands.diagnose import findings
 from envbuilder.diagnose import Diagnosis, LogError, Role, as_text, diagnose, logs
 from envbuilder.diagnose.catalogue import load_catalogue, load_messages
-from envbuilder.diagnose.collectives import Ranks, Verdict
+from envbuilder.diagnose.collectives import CollectiveVerdict, Ranks
 from envbuilder.diagnose.logs import plain, rank_of, rank_of_file, time_of, unlabelled
 from envbuilder.diagnose.recorder import read_dump
 from tests.support.excerpts import CLEAN, EXCERPTS, FOLDER, Excerpt
@@ -438,29 +438,29 @@ def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64) -> str:
 @pytest.mark.parametrize(
     ("lines", "world", "verdict", "ranks", "words"),
     [
-        ([watchdog(0, 100), watchdog(1, 100), watchdog(2, 99)], 0, Verdict.BEHIND, (2,),
+        ([watchdog(0, 100), watchdog(1, 100), watchdog(2, 99)], 0, CollectiveVerdict.BEHIND, (2,),
          "ranks 0-1 waited for collective 100 (ALLREDUCE of 64), which rank 2 never launched"),
         # What was launched ahead is no lag.
         ([watchdog(0, 808), COUNTS.format(rank=0, seq=808, last=811, done=807),
-          watchdog(1, 808), COUNTS.format(rank=1, seq=808, last=809, done=807)], 0, Verdict.STALLED, (0, 1), ""),
+          watchdog(1, 808), COUNTS.format(rank=1, seq=808, last=809, done=807)], 0, CollectiveVerdict.STALLED, (0, 1), ""),
         # A rank that was only told to dump had launched it as well.
         ([COUNTS.format(rank=0, seq=100, last=101, done=99),
           DUMPING],
-         0, Verdict.STALLED, (0, 1), ""),
-        ([watchdog(0, 7), watchdog(1, 7), watchdog(2, 7, "BROADCAST")], 0, Verdict.MISMATCH, (2,), ""),
-        ([watchdog(0, 7), watchdog(1, 7, size=65), watchdog(2, 7)], 0, Verdict.MISMATCH, (1,), ""),
-        ([watchdog(0, 7, "SCATTER"), watchdog(1, 7, "SCATTER", size=65)], 0, Verdict.STALLED, (0, 1), ""),
-        ([watchdog(0, 7), watchdog(1, 7), watchdog(3, 7)], 4, Verdict.SILENT, (2,), ""),
-        ([watchdog(0, 7, "SEND"), watchdog(1, 7, "RECV"), watchdog(2, 9)], 0, Verdict.TIMEOUT, (2,), ""),
+         0, CollectiveVerdict.STALLED, (0, 1), ""),
+        ([watchdog(0, 7), watchdog(1, 7), watchdog(2, 7, "BROADCAST")], 0, CollectiveVerdict.MISMATCH, (2,), ""),
+        ([watchdog(0, 7), watchdog(1, 7, size=65), watchdog(2, 7)], 0, CollectiveVerdict.MISMATCH, (1,), ""),
+        ([watchdog(0, 7, "SCATTER"), watchdog(1, 7, "SCATTER", size=65)], 0, CollectiveVerdict.STALLED, (0, 1), ""),
+        ([watchdog(0, 7), watchdog(1, 7), watchdog(3, 7)], 4, CollectiveVerdict.SILENT, (2,), ""),
+        ([watchdog(0, 7, "SEND"), watchdog(1, 7, "RECV"), watchdog(2, 9)], 0, CollectiveVerdict.TIMEOUT, (2,), ""),
         # A group of calls is compared by its number only.
-        ([watchdog(0, 7, "COALESCED"), watchdog(1, 7, "ALLREDUCE")], 0, Verdict.STALLED, (0, 1), ""),
+        ([watchdog(0, 7, "COALESCED"), watchdog(1, 7, "ALLREDUCE")], 0, CollectiveVerdict.STALLED, (0, 1), ""),
         # Where most logs are missing, nobody is blamed.
-        ([watchdog(0, 7), watchdog(1, 7)], 8, Verdict.TIMEOUT, (0, 1), "ranks 2-7 of 8 say nothing"),
-        ([watchdog(4, 7)], 0, Verdict.TIMEOUT, (4,), ""),
+        ([watchdog(0, 7), watchdog(1, 7)], 8, CollectiveVerdict.TIMEOUT, (0, 1), "ranks 2-7 of 8 say nothing"),
+        ([watchdog(4, 7)], 0, CollectiveVerdict.TIMEOUT, (4,), ""),
     ],
 )  # fmt: skip
 def test_the_ranks_are_compared(
-    lines: list[str], world: int, verdict: Verdict, ranks: tuple[int, ...], words: str
+    lines: list[str], world: int, verdict: CollectiveVerdict, ranks: tuple[int, ...], words: str
 ):
     (stall,) = ranks_of(*lines, world=world).stalls()
     assert (stall.verdict, stall.ranks) == (verdict, ranks)
@@ -472,7 +472,7 @@ def test_a_rank_that_launched_late_was_slow():
     for rank, time_ in ((0, 1000.0), (1, 1002.0), (2, 1420.0)):
         ranks.add_line(watchdog(rank, 7), None, f"log:{rank}", time_)
     (stall,) = ranks.stalls()
-    assert (stall.verdict, stall.ranks) == (Verdict.BEHIND, (2,))
+    assert (stall.verdict, stall.ranks) == (CollectiveVerdict.BEHIND, (2,))
     assert (
         stall.message
         == "rank 2 launched collective 7 (ALLREDUCE of 64) 420 s after the first rank: slow, not stuck"
@@ -491,8 +491,8 @@ def test_groups_of_one_kind_are_judged_apart_and_named_by_the_rank_of_all():
         line.format(rank=7, guid=12, inner=1, seq=70, done=69),
     ]
     behind, stalled = ranks_of(*lines).stalls()
-    assert (behind.verdict, behind.ranks) == (Verdict.BEHIND, (5,))
-    assert (stalled.verdict, stalled.ranks) == (Verdict.STALLED, (6, 7))
+    assert (behind.verdict, behind.ranks) == (CollectiveVerdict.BEHIND, (5,))
+    assert (stalled.verdict, stalled.ranks) == (CollectiveVerdict.STALLED, (6, 7))
 
 
 def dump(rank: int, *works: tuple[int, str, str]) -> dict[str, object]:

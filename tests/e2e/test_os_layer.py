@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox import distribution
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
@@ -68,7 +68,7 @@ def make_os(
                 source="debian", path=deb.name,
             )
         )  # fmt: skip
-    job = Job(
+    job = BuildJob(
         plan=dataclasses.replace(plan, epoch=epoch), store=store, runner=ProcessRunner(os.environ),
         console=Console(quiet=True), limits=Limits(threads=2, memory=8 << 30, root=os.geteuid() == 0),
     )  # fmt: skip

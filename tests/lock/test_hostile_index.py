@@ -17,7 +17,7 @@ from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
 from envbuilder.lock.resolve.toolkit import parse_manifest
-from envbuilder.lock.resolve.uv_files import Answer, Question
+from envbuilder.lock.resolve.uv_files import Question, UvAnswer
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
@@ -82,7 +82,7 @@ def test_a_repository_that_sends_a_byte_now_and_then_ends_git(server: Attacker, 
 @pytest.mark.parametrize("digest", ["../../../x", "", "ab" * 31, "AB" * 32, "g" * 64])
 def test_a_digest_that_is_none_becomes_no_path(server: Attacker, tmp_path: Path, digest: str) -> None:
     """The store has each file under its digest."""
-    reader = Answer(question=QUESTION, context=make_context(server, tmp_path), local={})
+    reader = UvAnswer(question=QUESTION, context=make_context(server, tmp_path), local={})
     with pytest.raises(FetchError, match="sha256"):
         reader.read(answer(f"{server.url}x", digest))
 
@@ -92,7 +92,7 @@ def test_a_digest_that_is_none_becomes_no_path(server: Attacker, tmp_path: Path,
 )
 def test_an_index_locks_no_file_of_this_machine(server: Attacker, tmp_path: Path, url: str) -> None:
     (tmp_path / "tool-1.0-py3-none-any.whl").write_bytes(b"secret")
-    reader = Answer(question=QUESTION, context=make_context(server, tmp_path), local={})
+    reader = UvAnswer(question=QUESTION, context=make_context(server, tmp_path), local={})
     with pytest.raises(FetchError, match="expected an address of HTTP"):
         reader.read(answer(url.format(tmp_path), "ab" * 32))
 

@@ -10,7 +10,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.project_metadata import (
-    Distribution,
+    ProjectMetadata,
     are_met,
     read_distribution,
     read_distributions,
@@ -82,7 +82,7 @@ def test_a_name_that_is_none_names_no_file_of_this_machine(tmp_path: Path, name:
     assert read_distribution("it", {"pyproject.toml": text.encode()}).name == ""
 
 
-OWN = Distribution(
+OWN = ProjectMetadata(
     extension="dw", name="dw", version="1.0", requires=("numpy>=2", "old; python_version < '3'")
 )
 
@@ -218,7 +218,7 @@ def test_lock_says_which_build_would_download_a_wheel(
 @pytest.mark.programs
 def test_what_an_extension_on_top_requires_is_added(tmp_path: Path, sources: Sources) -> None:
     recipe = make_recipe(tmp_path, parent=tmp_path / "below.yaml")
-    own = Distribution(extension="mine", name="mine", requires=("dw-conv",))
+    own = ProjectMetadata(extension="mine", name="mine", requires=("dw-conv",))
     torch = make_artifact("torch", "2.13.0+cpu")
     found = resolve_added(make_task(recipe, make_means(tmp_path, sources)), below=(torch,), extensions=(own,))  # fmt: skip
     assert [one.name for one in found.artifacts] == ["dw-conv"]

@@ -24,7 +24,7 @@ from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, run_che
 from envbuilder.node.doctor.build import check_sources
 from envbuilder.node.doctor.machine import (
     DoctorCode,
-    Item,
+    DoctorItem,
     Machine,
     State,
     forbids_programs,
@@ -96,7 +96,7 @@ def machine(tmp_path: Path) -> Machine:
     )
 
 
-def items(machine: Machine, *purposes: Purpose) -> dict[str, Item]:
+def items(machine: Machine, *purposes: Purpose) -> dict[str, DoctorItem]:
     """Return every item by its name."""
     return {item.subject.name: item for item in examine(machine, purposes or tuple(Purpose)).items}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as some
 
 from envbuilder import steps
 from envbuilder.builder.render import PRINTERS, print_recipe
-from envbuilder.commands.render import Form
+from envbuilder.commands.render import PrintedForm
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import Artifact, LockedBuild
@@ -126,7 +126,7 @@ def test_a_text_for_arm_names_nothing_of_another_processor(render: Callable[[Pri
 
 
 def test_the_command_line_offers_what_can_be_printed():
-    assert {form.value for form in Form} == set(PRINTERS)
+    assert {form.value for form in PrintedForm} == set(PRINTERS)
 
 
 @pytest.mark.programs

@@ -12,7 +12,7 @@ import pytest
 from envbuilder.compat.tables.cuda import Cuda, load_cudas
 from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.compat.tables.table import TABLES
-from envbuilder.compat.tables.toolkit import Layout, load_toolkits
+from envbuilder.compat.tables.toolkit import ToolkitLayout, load_toolkits
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
 from envbuilder.core.processor import AARCH64, X86_64
@@ -196,7 +196,7 @@ def test_our_toolkits_are_as_a_refresh_writes_them():
     )
 
 
-def releases_of(folder: Path, source: str) -> Layout:
+def releases_of(folder: Path, source: str) -> ToolkitLayout:
     rows = load_toolkits(fresh(folder / "toolkits.yaml")).rows
     return next(row for row in rows if row.source == source and row.further)
 

@@ -37,3 +37,21 @@ def test_a_variable_is_named_after_what_it_holds(folder: str):
         )
         == []
     )
+
+
+# A program that runs in an image imports nothing of ours, so its words are its own.
+ALONE = ("node/nccl", "runtime", "steps")
+
+
+def test_no_two_public_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        where = path.relative_to(PACKAGE).as_posix()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if (
+                isinstance(node, ast.ClassDef)
+                and not node.name.startswith("_")
+                and not where.startswith(ALONE)
+            ):
+                places.setdefault(node.name, []).append(where)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

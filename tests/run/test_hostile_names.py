@@ -12,7 +12,7 @@ from envbuilder.core.errors import EnvbuilderError, LaunchError, UsageError
 from envbuilder.run.devcontainer import EditorFacts, make_files
 from envbuilder.run.kernel import Kernel, render_files
 from envbuilder.run.launch.array import make_array
-from envbuilder.run.launch.job import Environment, Job
+from envbuilder.run.launch.job import Environment, LaunchJob
 from envbuilder.run.launch.script import render, render_enter
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite
 from envbuilder.run.modulefile import Module, render_lua, render_tcl
@@ -38,7 +38,7 @@ SITE = Site(apptainer="true")
 ENVIRONMENT = Environment(
     name="x", location="/x.sif", size=1, sha256="0" * 64, machine="x86_64", torch="2.6.0", cuda=""
 )
-JOB = Job(
+JOB = LaunchJob(
     environment=ENVIRONMENT, program=("train.py",), where="local", shape="torchrun", nodes=1, ranks=1, gpus=0, folder=Path("/f"),
     project=Path("/f"), logs=Path("/f/logs"), site=SITE, grace=5,
 )  # fmt: skip

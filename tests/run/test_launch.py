@@ -20,7 +20,7 @@ from envbuilder.run.launch import start
 from envbuilder.run.launch.array import ArrayBuild, make_array, read_results
 from envbuilder.run.launch.job import (
     Environment,
-    Job,
+    LaunchJob,
     LaunchOptions,
     local_paths,
     make_job,
@@ -59,7 +59,7 @@ HOSTS = Site(ssh=SshSite(hosts=("me@n1", "n2", "n3"), options=("-p", "2222")), n
 
 def job(
     options: LaunchOptions = WISH, environment: Environment = CPU, site: Site = PLAIN, **changes: object
-) -> Job:
+) -> LaunchJob:
     return make_job(replace(options, **changes), environment, site, Path("/home/me/project"))
 
 
@@ -1222,7 +1222,7 @@ def test_the_logs_of_a_job_are_in_no_folder_that_was_planted(tmp_path):
 def test_a_folder_of_logs_that_everybody_can_write_is_refused(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs").chmod(0o777)
-    script = start.Script(name="x", text="#!/bin/bash\n", folder=tmp_path, logs=tmp_path / "logs")
+    script = start.GeneratedScript(name="x", text="#!/bin/bash\n", folder=tmp_path, logs=tmp_path / "logs")
     with pytest.raises(UsageError, match=rf"logs` belongs to user {os.getuid()} with mode 777"):
         start.save_script(tmp_path / "logs/x.sh", script)
     assert list((tmp_path / "logs").iterdir()) == []
@@ -1232,6 +1232,6 @@ def test_a_folder_of_logs_that_everybody_can_write_is_refused(tmp_path):
 def test_a_folder_of_logs_of_somebody_else_is_refused(tmp_path):
     (tmp_path / "logs").mkdir()
     os.chown(tmp_path / "logs", 1234, 1234)
-    script = start.Script(name="x", text="#!/bin/bash\n", folder=tmp_path, logs=tmp_path / "logs")
+    script = start.GeneratedScript(name="x", text="#!/bin/bash\n", folder=tmp_path, logs=tmp_path / "logs")
     with pytest.raises(UsageError, match="logs` belongs to user 1234"):
         start.save_script(tmp_path / "logs/x.sh", script)

@@ -12,7 +12,7 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import LaunchError
 from envbuilder.run.launch import start
-from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
+from envbuilder.run.launch.job import Environment, LaunchJob, LaunchOptions, make_job
 from envbuilder.run.launch.site import Site
 from tests.support.toys import make_pair
 
@@ -41,7 +41,7 @@ def node(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def make(outputs: Outputs, node: Path, sif: Path | None = None) -> Job:
+def make(outputs: Outputs, node: Path, sif: Path | None = None) -> LaunchJob:
     """A job whose shared SIF is `sif`."""
     environment = Environment(
         name="toy", location=str(outputs.sif), size=outputs.sif.stat().st_size, sha256=sha256_file(outputs.sif),

@@ -10,7 +10,7 @@ import pytest
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import ForeignError, UsageError
-from envbuilder.run.launch.job import Job, LaunchOptions
+from envbuilder.run.launch.job import LaunchJob, LaunchOptions
 from envbuilder.run.launch.prepare import prepare, probe_pins
 from tests.support.toys import write_recipe_sif
 
@@ -23,7 +23,7 @@ def sif(tmp_path: Path) -> Path:
     return write_recipe_sif(tmp_path / "mine.sif", RECIPE, filler=SIZE)
 
 
-def launch(sif: Path, cache: Path) -> tuple[Job, int]:
+def launch(sif: Path, cache: Path) -> tuple[LaunchJob, int]:
     """Return the job of a SIF without a build record, and the bytes that were read for it."""
     options = LaunchOptions(
         name=str(sif), program=("train.py",), where="slurm", folder=sif.parent, logs=Path("logs"), output=sif.parent,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envbuilder.builder.job import Job
+from envbuilder.builder.job import BuildJob
 from envbuilder.builder.render import make_printed
 from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Part, Take, Toolkit
@@ -50,9 +50,9 @@ KINDS = {
 }  # fmt: skip
 
 
-def make_job(folder: Path, plan: Plan | None = None, runner: Runner | None = None) -> Job:
+def make_job(folder: Path, plan: Plan | None = None, runner: Runner | None = None) -> BuildJob:
     """Return the job of a plan, with a cache in the folder. Without a runner its programs do not run."""
-    return Job(
+    return BuildJob(
         plan=plan or make_plan(), store=Store(folder / "cache"), runner=runner or FakeRunner(),
         console=Console(color=False, quiet=runner is not None), limits=Limits(threads=2, memory=64 << 30, root=True),
     )  # fmt: skip

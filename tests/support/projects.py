@@ -12,8 +12,8 @@ import pytest
 
 from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.cache import CachedExtension
-from envbuilder.builder.job import Job
-from envbuilder.builder.sandbox.root import Root
+from envbuilder.builder.job import BuildJob
+from envbuilder.builder.sandbox.root import SandboxRoot
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.model import LockedExtension, SourceFile
@@ -56,14 +56,14 @@ class Machine:
     """A user's machine: a home with a secret and a start file, a cache, and the root in which projects run."""
 
     home: Path
-    job: Job
-    root: Root
+    job: BuildJob
+    root: SandboxRoot
 
     @property
     def start_file(self) -> Path:
         return self.home / ".bashrc"
 
-    def job_of(self, *extensions: LockedExtension) -> Job:
+    def job_of(self, *extensions: LockedExtension) -> BuildJob:
         lock = replace(LOCK, extensions=extensions)
         return replace(self.job, plan=make_plan(replace(RECIPE, python="3.11"), lock, architectures=()))
 
@@ -130,7 +130,7 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/ninja").write_text("#!/bin/sh\n")
     (python / "bin/ninja").chmod(0o755)
     job = make_job(folder, runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}))
-    return Machine(home=home, job=job, root=Root(os=Path("/"), python=folder / "python"))
+    return Machine(home=home, job=job, root=SandboxRoot(os=Path("/"), python=folder / "python"))
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.job import Job
-from envbuilder.builder.sandbox.root import Root
+from envbuilder.builder.job import BuildJob
+from envbuilder.builder.sandbox.root import SandboxRoot
 from envbuilder.core.cache import Sha256, save_text, sha256_file
 from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.file import load_lock, lock_text
@@ -186,10 +186,10 @@ def make_sdists(folder: Path) -> Path:
     return path
 
 
-HOST = Root(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
+HOST = SandboxRoot(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
 
 
-def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> Job:
+def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> BuildJob:
     (folder / "cache").mkdir(parents=True)
     return plans.make_job(folder, make_plan(replace(RECIPE, python=python), lock), runner)
 
@@ -199,7 +199,7 @@ def with_sdist(one: Artifact, *tools: Artifact) -> Lock:
     return replace(LOCK, wheels=(*LOCK.wheels, one), builds=builds)
 
 
-def sdist_job(folder: Path, files: dict[str, str]) -> Job:
+def sdist_job(folder: Path, files: dict[str, str]) -> BuildJob:
     """A job whose only source distribution is in its store."""
     system = Path("/usr/bin/python3")
     if not system.exists() or not shutil.which("gcc", path="/usr/bin"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from envbuilder.core.findings import Severity
 from envbuilder.core.processor import AARCH64, X86_64, Processor
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.verify.audit import Code, ImageTexts, audit
+from envbuilder.verify.audit import AuditCode, ImageTexts, audit
 from tests.support.elves import library
 
 SITE = "opt/env/lib/python3.11/site-packages"
@@ -114,54 +114,54 @@ ORDINARY = ImageTexts(
 )
 
 PLANTED = {
-    "a GPU without code": ({}, {"gpus": ("8.0", "7.5")}, Code.NO_CODE, f"/{SITE}/torch/lib/libtorch_cuda.so"),
+    "a GPU without code": ({}, {"gpus": ("8.0", "7.5")}, AuditCode.NO_CODE, f"/{SITE}/torch/lib/libtorch_cuda.so"),
     "a GPU with PTX alone": (
         {"opt/envbuilder/extensions/b/b.so": library(sections={".nv_fatbin": SM_70_80})},
-        {"gpus": ("8.0", "9.0")}, Code.ONLY_PTX, "/opt/envbuilder/extensions/b/b.so",
+        {"gpus": ("8.0", "9.0")}, AuditCode.ONLY_PTX, "/opt/envbuilder/extensions/b/b.so",
     ),
     "a fat binary that cannot be read": (
         {"opt/envbuilder/extensions/b/b.so": library(sections={".nv_fatbin": b"no fat binary at all"})},
-        {}, Code.UNREADABLE, "/opt/envbuilder/extensions/b/b.so",
+        {}, AuditCode.UNREADABLE, "/opt/envbuilder/extensions/b/b.so",
     ),
-    "a newer glibc": ({f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.38",)})}, {}, Code.SYMBOLS, f"/{SITE}/a.so"),
-    "a newer libstdc++": ({f"{SITE}/a.so": library(needs={"libstdc++.so.6": ("CXXABI_1.3.15",)})}, {}, Code.SYMBOLS, f"/{SITE}/a.so"),
-    "a newer libxcrypt": ({f"{SITE}/a.so": library(needs={"libcrypt.so.1": ("XCRYPT_4.4",)})}, {}, Code.SYMBOLS, f"/{SITE}/a.so"),
+    "a newer glibc": ({f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.38",)})}, {}, AuditCode.SYMBOLS, f"/{SITE}/a.so"),
+    "a newer libstdc++": ({f"{SITE}/a.so": library(needs={"libstdc++.so.6": ("CXXABI_1.3.15",)})}, {}, AuditCode.SYMBOLS, f"/{SITE}/a.so"),
+    "a newer libxcrypt": ({f"{SITE}/a.so": library(needs={"libcrypt.so.1": ("XCRYPT_4.4",)})}, {}, AuditCode.SYMBOLS, f"/{SITE}/a.so"),
     "an older host": (
-        {f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.36")})}, {"oldest_glibc": "2.31"}, Code.OLDEST_HOST, f"/{SITE}/a.so",
+        {f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.36")})}, {"oldest_glibc": "2.31"}, AuditCode.OLDEST_HOST, f"/{SITE}/a.so",
     ),
     "a second NCCL": (
         {f"{SITE}/nvidia/nccl/lib/libnccl.so.2": library(soname="libnccl.so.2"), f"{SYSTEM}/libnccl.so.2": library(soname="libnccl.so.2", gives=("A",)),
          f"{SITE}/b.so": library(needed=("libnccl.so.2",), runpath="$ORIGIN/nvidia/nccl/lib")},
-        {}, Code.COPIES, f"/{SITE}/nvidia/nccl/lib/libnccl.so.2",
+        {}, AuditCode.COPIES, f"/{SITE}/nvidia/nccl/lib/libnccl.so.2",
     ),
-    "a run path that the image has not": ({f"{SITE}/a.so": library(runpath="/opt/elsewhere/lib")}, {}, Code.RUNPATH, f"/{SITE}/a.so"),
-    "a run path that others may write": ({f"{SITE}/a.so": library(rpath="/tmp/build/lib")}, {}, Code.RUNPATH, f"/{SITE}/a.so"),
-    "a run path where it is started": ({f"{SITE}/a.so": library(runpath="$ORIGIN:")}, {}, Code.RUNPATH, f"/{SITE}/a.so"),
-    "a run path above the root": ({"opt/a.so": library(runpath="$ORIGIN/../../lib")}, {}, Code.RUNPATH, "/opt/a.so"),
-    "a token": ({"root/.netrc": "machine a.example login b password c"}, {}, Code.SECRET, "/root/.netrc"),
-    "a password in an index": ({"etc/pip.conf": "index-url = https://me:s3cret@index.example/simple"}, {}, Code.SECRET, "/etc/pip.conf"),
-    "where a package came from": ({f"{SITE}/a.dist-info/direct_url.json": '{"url": "https://me:s3cret@h.example/a.whl"}'}, {}, Code.SECRET,
+    "a run path that the image has not": ({f"{SITE}/a.so": library(runpath="/opt/elsewhere/lib")}, {}, AuditCode.RUNPATH, f"/{SITE}/a.so"),
+    "a run path that others may write": ({f"{SITE}/a.so": library(rpath="/tmp/build/lib")}, {}, AuditCode.RUNPATH, f"/{SITE}/a.so"),
+    "a run path where it is started": ({f"{SITE}/a.so": library(runpath="$ORIGIN:")}, {}, AuditCode.RUNPATH, f"/{SITE}/a.so"),
+    "a run path above the root": ({"opt/a.so": library(runpath="$ORIGIN/../../lib")}, {}, AuditCode.RUNPATH, "/opt/a.so"),
+    "a token": ({"root/.netrc": "machine a.example login b password c"}, {}, AuditCode.SECRET, "/root/.netrc"),
+    "a password in an index": ({"etc/pip.conf": "index-url = https://me:s3cret@index.example/simple"}, {}, AuditCode.SECRET, "/etc/pip.conf"),
+    "where a package came from": ({f"{SITE}/a.dist-info/direct_url.json": '{"url": "https://me:s3cret@h.example/a.whl"}'}, {}, AuditCode.SECRET,
                                   f"/{SITE}/a.dist-info/direct_url.json"),
-    "a private key": ({"etc/ssl/private/host.key": "-----BEGIN RSA PRIVATE KEY-----\n"}, {}, Code.SECRET, "/etc/ssl/private/host.key"),
-    "an identity": ({"etc/machine-id": "0123456789abcdef0123456789abcdef\n"}, {}, Code.SECRET, "/etc/machine-id"),
-    "a token in the environment": ({}, {"outside": ImageTexts(environment=(("HF_TOKEN", "hf_" + "a" * 34),))}, Code.SECRET, "the environment's HF_TOKEN"),
-    "a password in the environment": ({}, {"outside": ImageTexts(environment=(("DB_PASSWORD", "correcthorse"),))}, Code.SECRET, "the environment's DB_PASSWORD"),
-    "a token in a label": ({}, {"outside": ImageTexts(texts=(("config.Labels.ci.token", "ci.token=0123456789"),))}, Code.SECRET,
+    "a private key": ({"etc/ssl/private/host.key": "-----BEGIN RSA PRIVATE KEY-----\n"}, {}, AuditCode.SECRET, "/etc/ssl/private/host.key"),
+    "an identity": ({"etc/machine-id": "0123456789abcdef0123456789abcdef\n"}, {}, AuditCode.SECRET, "/etc/machine-id"),
+    "a token in the environment": ({}, {"outside": ImageTexts(environment=(("HF_TOKEN", "hf_" + "a" * 34),))}, AuditCode.SECRET, "the environment's HF_TOKEN"),
+    "a password in the environment": ({}, {"outside": ImageTexts(environment=(("DB_PASSWORD", "correcthorse"),))}, AuditCode.SECRET, "the environment's DB_PASSWORD"),
+    "a token in a label": ({}, {"outside": ImageTexts(texts=(("config.Labels.ci.token", "ci.token=0123456789"),))}, AuditCode.SECRET,
                            "the image's config.Labels.ci.token"),
     "an index's password in the history": (
         {}, {"outside": ImageTexts(texts=(("history[3].created_by", "RUN /bin/sh -c pip install --index-url https://me:s3cret@h.example/s numpy"),))},
-        Code.SECRET, "the image's history[3].created_by",
+        AuditCode.SECRET, "the image's history[3].created_by",
     ),
     "a build argument in the history": (
-        {}, {"outside": ImageTexts(texts=(("history[1].created_by", "RUN |1 PIP_TOKEN=s3cr3t-word /bin/sh -c make"),))}, Code.SECRET,
+        {}, {"outside": ImageTexts(texts=(("history[1].created_by", "RUN |1 PIP_TOKEN=s3cr3t-word /bin/sh -c make"),))}, AuditCode.SECRET,
         "the image's history[1].created_by",
     ),
-    "a file that a later layer removed": ({}, {"outside": ImageTexts(hidden=(("root/.netrc", "a password for a host"),))}, Code.SECRET,
+    "a file that a later layer removed": ({}, {"outside": ImageTexts(hidden=(("root/.netrc", "a password for a host"),))}, AuditCode.SECRET,
                                           "/root/.netrc of a lower layer"),
-    "a proxy's authority": ({"usr/local/share/ca-certificates/proxy.crt": CERTIFICATE.format("BBBB")}, {}, Code.AUTHORITY,
+    "a proxy's authority": ({"usr/local/share/ca-certificates/proxy.crt": CERTIFICATE.format("BBBB")}, {}, AuditCode.AUTHORITY,
                             "/usr/local/share/ca-certificates/proxy.crt"),
     "a proxy's authority in the bundle": ({"etc/ssl/certs/ca-certificates.crt": CERTIFICATE.format("AAAA") + CERTIFICATE.format("BBBB")}, {},
-                                          Code.AUTHORITY, "/etc/ssl/certs/ca-certificates.crt"),
+                                          AuditCode.AUTHORITY, "/etc/ssl/certs/ca-certificates.crt"),
 }  # fmt: skip
 
 
@@ -173,7 +173,7 @@ GL = library(needed=("libGL.so.1",))
 def needed_findings(files: Mapping[str, bytes | str], **environment: str) -> list[tuple[str, str, str, str]]:
     outside = ImageTexts(environment=tuple(environment.items()))
     tree = make_tree(CLEAN | BOOKWORM | dict(files), MODES)
-    found = [one for one in audit(tree, outside=outside, processor=X86_64) if one.code == Code.NEEDED]
+    found = [one for one in audit(tree, outside=outside, processor=X86_64) if one.code == AuditCode.NEEDED]
     return [(one.severity, one.where.rpartition("/")[2], one.message, one.hint) for one in found]
 
 
@@ -307,19 +307,19 @@ def processor_findings(files: Mapping[str, bytes | str], processor: Processor) -
 @pytest.mark.parametrize(
     ("path", "planted", "code", "severity"),
     [
-        ("usr/lib/aarch64-linux-gnu/libz.so.1", library(), Code.FOREIGN, Severity.ERROR),
-        (f"{SITE}/torch/lib/libc10.so", library(), Code.FOREIGN, Severity.ERROR),
-        ("usr/lib/x86_64-linux-gnu/libz.so.1", library(), Code.FOREIGN, Severity.ERROR),
-        ("usr/bin/tool", library(), Code.FOREIGN, Severity.ERROR),
-        (f"{SITE}/debugpy/attach_linux_amd64.so", library(), Code.FOREIGN, Severity.WARNING),
-        (f"{SITE}/debugpy/attach_linux_x86.so", library(machine=3), Code.FOREIGN, Severity.WARNING),
+        ("usr/lib/aarch64-linux-gnu/libz.so.1", library(), AuditCode.FOREIGN, Severity.ERROR),
+        (f"{SITE}/torch/lib/libc10.so", library(), AuditCode.FOREIGN, Severity.ERROR),
+        ("usr/lib/x86_64-linux-gnu/libz.so.1", library(), AuditCode.FOREIGN, Severity.ERROR),
+        ("usr/bin/tool", library(), AuditCode.FOREIGN, Severity.ERROR),
+        (f"{SITE}/debugpy/attach_linux_amd64.so", library(), AuditCode.FOREIGN, Severity.WARNING),
+        (f"{SITE}/debugpy/attach_linux_x86.so", library(machine=3), AuditCode.FOREIGN, Severity.WARNING),
         (
             "opt/envbuilder/extensions/b/b.so",
             library(machine=183, alignment=4096),
-            Code.PAGES,
+            AuditCode.PAGES,
             Severity.ERROR,
         ),
-        ("usr/bin/tool", library(machine=183, alignment=16384), Code.PAGES, Severity.ERROR),
+        ("usr/bin/tool", library(machine=183, alignment=16384), AuditCode.PAGES, Severity.ERROR),
     ],
 )
 def test_a_file_that_an_arm_machine_cannot_load_is_found_and_named(path, planted, code, severity):
@@ -328,8 +328,10 @@ def test_a_file_that_an_arm_machine_cannot_load_is_found_and_named(path, planted
 
 
 def test_an_arm_library_in_an_image_for_x86_64_is_found_and_named():
-    assert processor_findings(CLEAN | ARM_FILES, X86_64)[0][:2] == (Code.FOREIGN, Severity.ERROR)
-    (finding,) = [one for one in audit(with_files(ARM_FILES), processor=X86_64) if one.code == Code.FOREIGN]
+    assert processor_findings(CLEAN | ARM_FILES, X86_64)[0][:2] == (AuditCode.FOREIGN, Severity.ERROR)
+    (finding,) = [
+        one for one in audit(with_files(ARM_FILES), processor=X86_64) if one.code == AuditCode.FOREIGN
+    ]
     assert finding.message == (
         f"it is for 64-bit Arm, and the image is for x86-64; the same in 1 more: /{SITE}/a/a.so"
     )
@@ -353,10 +355,22 @@ def test_what_is_planted_is_found_and_nothing_else(name: str):
 @pytest.mark.parametrize(
     ("files", "modes", "folders", "code", "where"),
     [
-        ({"opt/x": "x"}, {"opt/x": 0o666}, {}, Code.WRITABLE, "/opt/x"),
-        ({}, {}, {"opt/open": 0o777}, Code.WRITABLE, "/opt/open"),
-        ({"usr/bin/helper": "#!/bin/sh\n"}, {"usr/bin/helper": 0o4755}, {}, Code.SET_ID, "/usr/bin/helper"),
-        ({"usr/bin/helper": "#!/bin/sh\n"}, {"usr/bin/helper": 0o2755}, {}, Code.SET_ID, "/usr/bin/helper"),
+        ({"opt/x": "x"}, {"opt/x": 0o666}, {}, AuditCode.WRITABLE, "/opt/x"),
+        ({}, {}, {"opt/open": 0o777}, AuditCode.WRITABLE, "/opt/open"),
+        (
+            {"usr/bin/helper": "#!/bin/sh\n"},
+            {"usr/bin/helper": 0o4755},
+            {},
+            AuditCode.SET_ID,
+            "/usr/bin/helper",
+        ),
+        (
+            {"usr/bin/helper": "#!/bin/sh\n"},
+            {"usr/bin/helper": 0o2755},
+            {},
+            AuditCode.SET_ID,
+            "/usr/bin/helper",
+        ),
     ],
 )
 def test_rights_that_go_too_far_are_found(files, modes, folders, code, where):
@@ -366,7 +380,7 @@ def test_rights_that_go_too_far_are_found(files, modes, folders, code, where):
 
 def test_a_second_copy_says_who_loads_which_and_what_it_costs():
     files, _, _, _ = PLANTED["a second NCCL"]
-    (finding,) = [one for one in audit(with_files(files)) if one.code == Code.COPIES]
+    (finding,) = [one for one in audit(with_files(files)) if one.code == AuditCode.COPIES]
     assert f"/{SITE}/nvidia/nccl/lib/libnccl.so.2 is loaded by /{SITE}/b.so" in finding.message
     assert "different bytes" in finding.message
     assert finding.hint.endswith("MB")
@@ -380,7 +394,7 @@ def test_files_with_the_same_run_paths_are_one_finding_and_each_is_named_once():
     one, other = [
         each
         for each in audit(make_tree(CLEAN | files, MODES | dict.fromkeys(files, 0o755)))
-        if each.code == Code.RUNPATH
+        if each.code == AuditCode.RUNPATH
     ]
     assert (one.where, other.where) == (f"/{SITE}/torch/bin/ATest", f"/{SITE}/x.so")
     assert one.message == (
@@ -392,13 +406,13 @@ def test_files_with_the_same_run_paths_are_one_finding_and_each_is_named_once():
 
 def test_a_secret_is_never_shown():
     tree = with_files({"root/.git-credentials": "https://me:s3cretpassword@code.example"})
-    (finding,) = [one for one in audit(tree) if one.code == Code.SECRET]
+    (finding,) = [one for one in audit(tree) if one.code == AuditCode.SECRET]
     assert "s3cret" not in str(finding) + finding.hint
     assert finding.severity is Severity.ERROR
 
 
 def test_without_gpus_their_code_is_not_judged():
-    assert Code.NO_CODE not in {code for code, _ in found(make_tree(CLEAN, MODES), gpus=())}
+    assert AuditCode.NO_CODE not in {code for code, _ in found(make_tree(CLEAN, MODES), gpus=())}
 
 
 @pytest.mark.parametrize(
@@ -414,7 +428,7 @@ def test_without_gpus_their_code_is_not_judged():
 )
 def test_nccl_without_whole_libraries_for_infiniband_is_reported(without: str, messages: list[str]):
     tree = make_tree({path: text for path, text in CLEAN.items() if path != without}, MODES)
-    findings = [one for one in audit(tree, gpus=("8.0",)) if one.code != Code.NEEDED]
+    findings = [one for one in audit(tree, gpus=("8.0",)) if one.code != AuditCode.NEEDED]
     assert [finding.code for finding in findings] == ["EB722"] * len(messages)
     assert all(part in finding.message for part, finding in zip(messages, findings, strict=True))
 
@@ -436,9 +450,9 @@ def test_a_damaged_elf_file_is_told_soon_and_never_a_crash(damage: list[tuple[in
     for at, value in damage:
         content[at] = value
     assert {code for code, _ in found(make_tree({"opt/a.so": bytes(content)}))} <= {
-        Code.UNREADABLE,
-        Code.RUNPATH,
-        Code.SYMBOLS,  # a version that nobody asked for before
+        AuditCode.UNREADABLE,
+        AuditCode.RUNPATH,
+        AuditCode.SYMBOLS,  # a version that nobody asked for before
     }
 
 
@@ -447,4 +461,4 @@ def test_a_list_without_an_end_is_told():
     entries = content.rindex(struct.pack("<2I", 1, 1)) + 4  # how many the head of the section promises
     endless = content[:entries] + b"\xff" * 4 + content[entries + 4 :]
     assert found(make_tree({"opt/a.so": content})) == []
-    assert found(make_tree({"opt/a.so": endless})) == [(Code.UNREADABLE, "/opt/a.so")]
+    assert found(make_tree({"opt/a.so": endless})) == [(AuditCode.UNREADABLE, "/opt/a.so")]

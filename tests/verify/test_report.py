@@ -10,7 +10,7 @@ from typing import IO
 import pytest
 
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.verify.report import Page, Section, Table, layer_sizes, measure, render
+from envbuilder.verify.report import Page, ReportTable, Section, layer_sizes, measure, render
 from tests.support.browser import browse
 
 HOSTILE = "<script>alert(1)</script><img src=https://evil.example/x>\"'&"
@@ -77,11 +77,11 @@ def test_each_byte_is_counted_once_for_who_brought_it():
 
 
 def hostile_page() -> Page:
-    table = Table(head=(HOSTILE,), rows=((HOSTILE,),), title=HOSTILE)
+    table = ReportTable(head=(HOSTILE,), rows=((HOSTILE,),), title=HOSTILE)
     lines = ((HOSTILE, HOSTILE),)
     sections = (
         Section(title="Audit", text=HOSTILE, tables=(table,), lines=lines),
-        Section(title="Build times", tables=(Table(head=("a",), rows=(), empty=HOSTILE),)),
+        Section(title="Build times", tables=(ReportTable(head=("a",), rows=(), empty=HOSTILE),)),
     )
     return Page(title=HOSTILE, summary=HOSTILE, figures=((HOSTILE, HOSTILE),), sections=sections, version="1")
 
@@ -110,7 +110,7 @@ def test_the_page_asks_no_other_machine():
 
 
 def test_a_date_is_one_word():
-    table = Table(head=("a", "b"), rows=(("x y", "the list of wheels, read 2026-11-24"),))
+    table = ReportTable(head=("a", "b"), rows=(("x y", "the list of wheels, read 2026-11-24"),))
     section = Section(title="Pins", tables=(table,))
     text = render(Page(title="t", summary="", figures=(), sections=(section,), version="1"))
     assert 'the list of wheels, read <span class="date">2026-11-24</span></td>' in text
@@ -118,10 +118,10 @@ def test_a_date_is_one_word():
 
 def test_numbers_stand_right_and_codes_are_one_word():
     rows = (("EB412", "1.5 MB", "-", "a b"), ("EB720", "12.0 MB", "47.9 s", ""))
-    table = Table(head=("code", "size", "time", "message"), rows=rows)
+    table = ReportTable(head=("code", "size", "time", "message"), rows=rows)
     assert table.kinds == ("code", "number", "number", "text")
     path = "/home/somebody/a-project/recipes/a100.yaml:12:7"
-    assert Table(head=("written in",), rows=((path,),)).kinds == ("text",)
+    assert ReportTable(head=("written in",), rows=((path,),)).kinds == ("text",)
     page = Page(
         title="x", summary="", figures=(), version="1",
         sections=(Section(title="s", tables=(table,), lines=(("l", "a" * 64),)),),
@@ -170,7 +170,9 @@ document.title = "cut: " + cut.map(one => one.textContent).join("; ");
 @pytest.mark.programs
 def test_a_long_path_is_not_cut_on_a_narrow_screen(tmp_path: Path):
     path = "/home/somebody/projects/a-long-name/recipes/a100.yaml:12:7"
-    pins = Table(head=("key", "value", "written in"), rows=(("python", "3.11", path), ("cuda", "12.4", path)))
+    pins = ReportTable(
+        head=("key", "value", "written in"), rows=(("python", "3.11", path), ("cuda", "12.4", path))
+    )
     section = Section(title="Pins", tables=(pins,), lines=(("lock", f"{path}, as of 2026"),))
     page = Page(title="x", summary="", figures=(), sections=(section,), version="1")
     dom, _ = browse(with_script(page, CUT, tmp_path), tmp_path, "--dump-dom", size=(480, 3000))
@@ -190,7 +192,7 @@ def test_a_section_without_rows_says_so():
         title="x",
         summary="",
         figures=(),
-        sections=(Section(title="Audit", tables=(Table(head=("a",), rows=(), empty="none"),)),),
+        sections=(Section(title="Audit", tables=(ReportTable(head=("a",), rows=(), empty="none"),)),),
         version="1",
     )
     reader = Reader()
@@ -210,7 +212,8 @@ def test_every_section_can_be_jumped_to(title: str):
 
 def test_the_page_has_no_password_and_no_sign_that_turns_the_text():
     section = Section(
-        title="x", tables=(Table(head=("a",), rows=(("https://me:s3cr3tPW99@host \u202ex\x1b]0;y\x07",),)),)
+        title="x",
+        tables=(ReportTable(head=("a",), rows=(("https://me:s3cr3tPW99@host \u202ex\x1b]0;y\x07",),)),),
     )
     page = render(Page(title="x", summary="\u202ex", figures=(), sections=(section,), version="1"))
     assert "https://***@host x" in page

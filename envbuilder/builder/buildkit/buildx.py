@@ -111,7 +111,7 @@ def run(command: Command, runner: Runner, console: Console) -> None:
     Raises BuildError with the last lines of the failed instruction, CompileError if foreign code failed in it, SpaceError for a
     full disk, ToolError for a BuildKit without the feature.
     """
-    with Progress(console) as progress:
+    with BuildKitProgress(console) as progress:
         try:
             runner.run(command, on_line=progress.feed)
         except CommandError as error:
@@ -121,7 +121,7 @@ def run(command: Command, runner: Runner, console: Console) -> None:
         console.say(f"BuildKit had {progress.cached} of {every} instructions in its cache")
 
 
-def _explain(command: Command, error: CommandError, progress: "Progress") -> EnvbuilderError:
+def _explain(command: Command, error: CommandError, progress: "BuildKitProgress") -> EnvbuilderError:
     words = progress.words
     if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
         what = "export its cache" if "Cache export" in words else "write an OCI layout"
@@ -177,7 +177,7 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
     return Finding(code=BuildxCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)
 
 
-class Progress:
+class BuildKitProgress:
     """Show the lines of the program as steps, and log all of them. `failure` holds the last output of the failed instruction.
 
     `ran` and `cached` count instructions. `unwritten` is the reason why BuildKit could not write its cache. A cache that it cannot read is

@@ -18,7 +18,7 @@ from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.buildx import DOCKERFILE
 from envbuilder.builder.context import Builder
-from envbuilder.builder.job import Job, run_outside, write_runtime_layer, write_step
+from envbuilder.builder.job import BuildJob, run_outside, write_runtime_layer, write_step
 from envbuilder.builder.sandbox.distribution import MOUNTED, OWNERS, image_owners, merged_owners
 from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.errors import BuildError
@@ -36,7 +36,7 @@ from envbuilder.sources.names import BLOBS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildKitRunner:
-    job: Job
+    job: BuildJob
     builder: Builder = field(default_factory=Builder)
 
     def need_tools(self, fetcher: Fetcher) -> None:  # noqa: ARG002 - the other runner fetches some
@@ -98,7 +98,7 @@ class BuildKitRunner:
                 job.make_layer(step, functools.partial(pack_tar, step, job, tars[step.name], work / "folder"))
 
 
-def pack_tar(step: Step, job: Job, tar: Path, folder: Path, out: Path, _work: Path) -> Layer:
+def pack_tar(step: Step, job: BuildJob, tar: Path, folder: Path, out: Path, _work: Path) -> Layer:
     """Write the step's layer from the tar that BuildKit exported into the folder `out`. `folder` is what BuildKit read."""
     if isinstance(step, OsStep):
         owners = image_owners(step.base, job.store) if step.base else {}
@@ -122,7 +122,7 @@ def exported_tars(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     return {name: layout.path(layer) for name, layer in zip(names, layers, strict=True)}
 
 
-def write_folder(job: Job, folder: Path, wanted: Collection[str]) -> None:
+def write_folder(job: BuildJob, folder: Path, wanted: Collection[str]) -> None:
     """Write everything that the layers of the wanted steps need. The store must have the plan's inputs."""
     programs = [part for program in job.plan.programs for part in with_parts(program)]
     save_text(folder / DOCKERFILE, folder_dockerfile(job.plan, wanted))
@@ -136,7 +136,7 @@ def write_folder(job: Job, folder: Path, wanted: Collection[str]) -> None:
         write_base(job.plan.os.base, folder / BASE, job.store)
 
 
-def _write_program(program: Program, job: Job, folder: Path) -> None:
+def _write_program(program: Program, job: BuildJob, folder: Path) -> None:
     write_step(program, folder, job.store)
     inputs = folder / Path(INPUTS).name
     for part in program.parts:

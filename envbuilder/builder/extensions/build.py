@@ -33,8 +33,8 @@ from envbuilder.builder.extensions.compiler_errors import (
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.job import Job, prepare_run
-from envbuilder.builder.sandbox.root import Root, program_command
+from envbuilder.builder.job import BuildJob, prepare_run
+from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -44,9 +44,9 @@ from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import (
     BUILD_DIRECTORY,
     CAPTURED,
-    Call,
     Calls,
     Key,
+    LoadCall,
     call_key,
     call_program,
     extension_program,
@@ -68,7 +68,7 @@ _STOPPED: Final = "envbuilder capture stopped: "  # of `capture_calls.py`
 # ---- the commands of a dry run
 
 
-def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]:
+def extension_commands(job: BuildJob, *, root: SandboxRoot, work: Path) -> Iterator[Command]:
     """Return the commands for the extensions that the store lacks. `work` stands for the temporary folder."""
     missing = [status.extension for status in find_extensions(job.plan, job.store) if status.compiled is None]
     for extension in dict.fromkeys(missing):
@@ -78,7 +78,7 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
 
 
 def join_extensions(
-    step: ExtensionsStep, built: Sequence[CachedExtension], job: Job, root: Root, work: Path
+    step: ExtensionsStep, built: Sequence[CachedExtension], job: BuildJob, root: SandboxRoot, work: Path
 ) -> None:
     """Write the layer's files below `work/out`. Raises BuildError if two extensions install the same file."""
     program, mounts = step.made_by(job.plan), list[Mount]()
@@ -140,7 +140,7 @@ class _Task:
 class ExtensionBuilder:
     """Build one plan's extensions. `root` unpacks the trees for a compiler. It is called only before a compile."""
 
-    def __init__(self, job: Job, root: Callable[[], Root]) -> None:
+    def __init__(self, job: BuildJob, root: Callable[[], SandboxRoot]) -> None:
         self._job, self._root = job, root
         self._ground = job.plan.ground
         self._slots = Slots(compilers(job.limits))
@@ -173,7 +173,7 @@ class ExtensionBuilder:
                 calls = known_calls(self._job.plan, self._job.store, extension) or self._capture(extension)
                 captured = self._job.store.extension(project_key(ground, extension).digest) / CAPTURED
 
-                def obtain(call: Call) -> tuple[CachedExtension]:
+                def obtain(call: LoadCall) -> tuple[CachedExtension]:
                     program = call_program(ground, extension, call, calls)
                     return (self._obtain_call(extension, call, calls, program, captured),)
 
@@ -212,7 +212,7 @@ class ExtensionBuilder:
         return calls
 
     def _obtain_call(
-        self, extension: LockedExtension, call: Call, calls: Calls, program: Program, captured: Path | None = None
+        self, extension: LockedExtension, call: LoadCall, calls: Calls, program: Program, captured: Path | None = None
     ) -> CachedExtension:  # fmt: skip
         jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         name = label(extension, call.name)
@@ -270,7 +270,7 @@ class ExtensionBuilder:
             raise
 
     @contextlib.contextmanager
-    def _ran(self, task: _Task, build_dir: Path, root: Root) -> Iterator[Path]:
+    def _ran(self, task: _Task, build_dir: Path, root: SandboxRoot) -> Iterator[Path]:
         """Run a task in the sandbox, and yield its OUT. Raises BuildError with the cause of a failure."""
         lines, name, extension = LastLines(), task.name, task.extension
 

@@ -23,7 +23,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.models import adapter
 from envbuilder.lock.model import LockedExtension
-from envbuilder.plan.extension import CAPTURED, Call, Calls, Key, call_key, project_key, recipe_calls
+from envbuilder.plan.extension import CAPTURED, Calls, Key, LoadCall, call_key, project_key, recipe_calls
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
 
@@ -52,7 +52,7 @@ class ExtensionCode(CodeEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ExtensionEntry:
     """The extension's entry in the image's index. A project has `libraries`, a call `file` and what follows it."""
 
     name: str
@@ -69,16 +69,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Index:
+class ExtensionIndex:
     """What `extension.py` says of what it made."""
 
-    entry: Entry
+    entry: ExtensionEntry
     facts: Mapping[str, str | bool | None]  # torch, cuda, cxx11_abi, python: it works with this torch alone
     held: Mapping[str, tuple[str, ...]]  # library → targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled(Index):
+class CompiledExtension(ExtensionIndex):
     """The entry of an extension in the store."""
 
     seconds: float  # of the compile
@@ -90,12 +90,12 @@ class Compiled(Index):
 class CachedExtension:
     """An entry of the store, and its folder."""
 
-    compiled: Compiled
+    compiled: CompiledExtension
     folder: Path
     part: str = ""  # the name of the extension's program
 
 
-def load_compiled(folder: Path) -> Compiled | None:
+def load_compiled(folder: Path) -> CompiledExtension | None:
     """Return the entry in a folder of the store, None if it is missing or has another version."""
     try:
         made = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
@@ -103,16 +103,18 @@ def load_compiled(folder: Path) -> Compiled | None:
         if made.pop("version") != VERSION or not (folder / TREE).is_dir():
             return None
         del made["key"]
-        compiled: Compiled = adapter(Compiled).validate_python(index | made)
+        compiled: CompiledExtension = adapter(CompiledExtension).validate_python(index | made)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return compiled
 
 
-def read_index(out: Path) -> Index:
+def read_index(out: Path) -> ExtensionIndex:
     """Read what the program says of what it made. Raises BuildError."""
     with answers(INDEX):
-        index: Index = adapter(Index).validate_json(read_beneath(out, f"{OUT}/{INDEX}", limit=_MOST))
+        index: ExtensionIndex = adapter(ExtensionIndex).validate_json(
+            read_beneath(out, f"{OUT}/{INDEX}", limit=_MOST)
+        )
     return index
 
 
@@ -168,7 +170,7 @@ def save_calls(out: Path, folder: Path) -> Calls:
     The files are hashed here: the program's own code ran beside it, and a key must not be its choice.
     """
     with answers("calls.json"):
-        calls = adapter(tuple[Call, ...]).validate_json(read_beneath(out, f"{CAPTURED}/calls.json"))
+        calls = adapter(tuple[LoadCall, ...]).validate_json(read_beneath(out, f"{CAPTURED}/calls.json"))
     with answers(CAPTURED):
         copy_tree_beneath(out, CAPTURED, folder / CAPTURED)
     names = [name.partition("/")[2] for name in files_beneath(folder, CAPTURED)]
@@ -189,7 +191,7 @@ def load_calls(folder: Path, store: Store) -> Calls | None:
         return None
     try:
         value = json.loads((folder / CAPTURED_FILE).read_text(encoding="utf-8"))
-        calls = adapter(tuple[Call, ...]).validate_python(value["calls"])
+        calls = adapter(tuple[LoadCall, ...]).validate_python(value["calls"])
         files = tuple((name, Sha256(digest)) for name, digest in sorted(value["files"].items()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -224,7 +226,7 @@ class ExtensionStatus:
     extension: LockedExtension
     name: str
     key: Key
-    compiled: Compiled | None
+    compiled: CompiledExtension | None
 
 
 def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:

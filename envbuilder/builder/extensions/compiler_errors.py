@@ -42,7 +42,7 @@ _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CaptureReport:
     """What `capture_calls.py` says of a line that ended: in the project's own output, so that code of the project may forge it."""
 
     line: str
@@ -54,12 +54,12 @@ class Report:
         return self.where.removeprefix(f"{SOURCE}/")
 
 
-def read_report(line: str, start: str) -> Report | None:
+def read_report(line: str, start: str) -> CaptureReport | None:
     """Return the report in a line of the output, None for another line."""
     if not line.startswith(start):
         return None
     try:
-        report: Report = adapter(Report).validate_json(line.removeprefix(start))
+        report: CaptureReport = adapter(CaptureReport).validate_json(line.removeprefix(start))
     except ValueError:
         return None
     return report

@@ -13,8 +13,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from envbuilder.builder.extensions.cache import answers
 from envbuilder.builder.extensions.compiler_errors import explain_failure
-from envbuilder.builder.job import Job, prepare_run, tools
-from envbuilder.builder.sandbox.root import Root, program_command
+from envbuilder.builder.job import BuildJob, prepare_run, tools
+from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.beneath import copy_beneath, walk_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import Sha256
@@ -29,13 +29,13 @@ _SPACE: Final = "/space"  # in the sandbox: where `build_sdist.py` works
 _WHEEL: Final = re.compile(r"[A-Za-z0-9_.+!-]+\.whl")
 
 
-def built_wheels(step: PythonStep, job: Job, root: Callable[[], Root]) -> tuple[Path, ...]:
+def built_wheels(step: PythonStep, job: BuildJob, root: Callable[[], SandboxRoot]) -> tuple[Path, ...]:
     """Return the wheels of the step's sdists. `root` gives the trees for a build and is called only before one."""
     parts = zip(step.sdists, step.made_by(job.plan).parts, strict=True)
     return tuple(_built_wheel(sdist, part, job, root) for sdist, part in parts)
 
 
-def wheel_commands(step: PythonStep, job: Job, *, root: Root, work: Path) -> Iterator[Command]:
+def wheel_commands(step: PythonStep, job: BuildJob, *, root: SandboxRoot, work: Path) -> Iterator[Command]:
     """Yield the commands for the wheels that the store lacks. `work` stands for their temporary folder."""
     for part in step.made_by(job.plan).parts:
         if not job.store.holds(_entry(part, job), whole=True):
@@ -47,16 +47,16 @@ def wheel_key(part: Program, plan: Plan) -> Sha256:
     return plan.part_key(part, tools()[1])
 
 
-def _entry(part: Program, job: Job) -> Path:
+def _entry(part: Program, job: BuildJob) -> Path:
     return job.store.extension(wheel_key(part, job.plan))
 
 
-def _command(part: Program, root: Root, work: Path) -> Command:
+def _command(part: Program, root: SandboxRoot, work: Path) -> Command:
     space = Mount(source=work / "space", target=_SPACE, writable=True)
     return replace(program_command(part, root, work, (space,)), chatty=True)
 
 
-def _built_wheel(sdist: Artifact, part: Program, job: Job, root: Callable[[], Root]) -> Path:
+def _built_wheel(sdist: Artifact, part: Program, job: BuildJob, root: Callable[[], SandboxRoot]) -> Path:
     store, title = job.store, f"{sdist.name} {sdist.version}"
     folder = _entry(part, job)
     with store.lock(f"extension-{folder.name}"):

@@ -10,7 +10,7 @@ from typing import Final
 
 from envbuilder import steps
 from envbuilder.artifacts.oci.model import parse_configuration
-from envbuilder.builder.job import Job, outside_command, progress, run_outside, write_step
+from envbuilder.builder.job import BuildJob, outside_command, progress, run_outside, write_step
 from envbuilder.builder.sandbox.foreign import emulation, native_python
 from envbuilder.core.beneath import folder_beneath, new_beneath
 from envbuilder.core.cache import Store
@@ -35,14 +35,14 @@ _CAPABILITIES: Final = (
 _TOO_MANY: Final = ("Cannot fork", "Resource temporarily unavailable")
 
 
-def commands(step: OsStep, job: Job, work: Path) -> tuple[Command, ...]:
+def commands(step: OsStep, job: BuildJob, work: Path) -> tuple[Command, ...]:
     """Return the commands that make the layer."""
     program = step.made_by(job.plan)
     (unpacking,) = program.parts
     return (outside_command(unpacking, work / "packages"), _configure_command(program, job, work))
 
 
-def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
+def write_layer(step: OsStep, job: BuildJob, work: Path, folder: Path) -> None:
     """Write the os layer into `folder`."""
     program, root = step.made_by(job.plan), work / "root"
     (unpacking,) = program.parts
@@ -123,7 +123,9 @@ def merged_owners(image: Owners, file: Path) -> dict[str, Owner]:
     return {**folders, **image, **files}
 
 
-def _configure_command(program: Program, job: Job, work: Path, native: tuple[Mount, ...] = ()) -> Command:
+def _configure_command(
+    program: Program, job: BuildJob, work: Path, native: tuple[Mount, ...] = ()
+) -> Command:
     by = emulation(job)
     files = tuple(Mount(source=steps.FOLDER / name, target=f"{PROGRAMS}/{name}") for name in program.files)
     folder = Mount(source=work / "step", target=str(Path(SPEC).parent))

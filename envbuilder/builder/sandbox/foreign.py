@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.job import Job, unpack_packages
+from envbuilder.builder.job import BuildJob, unpack_packages
 from envbuilder.builder.sandbox.root import Emulation, folder_in
 from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.errors import BuildError
@@ -37,7 +37,7 @@ _FOLDERS: Final = (
 )  # fmt: skip
 
 
-def tools_tree(job: Job) -> Path:
+def tools_tree(job: BuildJob) -> Path:
     """Return the folder of the plan's tools, which `make_tools` writes."""
     tools = job.cross_tools
     assert tools, f"{job.plan.name} is for this processor"
@@ -47,7 +47,7 @@ def tools_tree(job: Job) -> Path:
     return job.store.tree(sha256_text("\n".join(words)))
 
 
-def make_tools(job: Job) -> None:
+def make_tools(job: BuildJob) -> None:
     """Unpack the plan's tools, unless the store has their tree."""
     final, tools = tools_tree(job), job.cross_tools
     assert tools, f"{job.plan.name} is for this processor"
@@ -105,7 +105,7 @@ def _copy_compilers(native: Path, over: Path, plan: Plan) -> None:
     (over / "bin" / f"{X86_64.gnu}-gcc").symlink_to(f"{X86_64.gnu}-gcc-{plan.os.gcc}")
 
 
-def native_python(job: Job, root: Path) -> tuple[Mount, ...]:
+def native_python(job: BuildJob, root: Path) -> tuple[Mount, ...]:
     """Return the mounts by which the Python that is unpacked in `root` is a native one: byte code is the same on each processor.
 
     Its folder is one that no package of the other processor has.
@@ -121,7 +121,9 @@ def native_python(job: Job, root: Path) -> tuple[Mount, ...]:
     return (folder, Mount(source=tree / name, target=f"/usr/bin/{name}"))
 
 
-def emulation(job: Job, *, os_tree: Path | None = None, cuda_tree: Path | None = None) -> Emulation | None:
+def emulation(
+    job: BuildJob, *, os_tree: Path | None = None, cuda_tree: Path | None = None
+) -> Emulation | None:
     """Return how programs of the plan's processor run, None if it is this machine's. The compilers in these trees are native."""
     if job.cross_tools is None:
         return None

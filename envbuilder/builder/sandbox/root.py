@@ -33,7 +33,7 @@ class Emulation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
+class SandboxRoot:
     """The trees of the root: that of the os layer, and those of the layers above it if there are any."""
 
     os: Path
@@ -65,7 +65,7 @@ def folder_in(tree: Path, name: str) -> str:
     return str(path)
 
 
-def _more_of(root: Root) -> Iterator[Path]:
+def _more_of(root: SandboxRoot) -> Iterator[Path]:
     """Yield what an image has in folders in which other layers have theirs, such as its own toolkit."""
     others = {"bin", *(("cuda", f"cuda-{root.cuda_version}") if root.cuda else ())}
     for name, known in (("usr/local", others), ("opt", {"env", "envbuilder", "python"})):
@@ -75,7 +75,7 @@ def _more_of(root: Root) -> Iterator[Path]:
                 yield path
 
 
-def sandboxed(root: Root, argv: Sequence[str], *, why: str, mounts: Sequence[Mount] = ()) -> Command:
+def sandboxed(root: SandboxRoot, argv: Sequence[str], *, why: str, mounts: Sequence[Mount] = ()) -> Command:
     """Return the command that runs `argv` in the sandbox."""
     options = [
         "--ro-bind", folder_in(root.os, "usr"), "/usr",
@@ -107,7 +107,7 @@ def sandboxed(root: Root, argv: Sequence[str], *, why: str, mounts: Sequence[Mou
     return sandbox(options, argv, why=why, env=steps.ENVIRONMENT.items(), emulation=by)
 
 
-def program_command(program: Program, root: Root, work: Path, mounts: Sequence[Mount] = ()) -> Command:
+def program_command(program: Program, root: SandboxRoot, work: Path, mounts: Sequence[Mount] = ()) -> Command:
     """Return the command that runs a program in `work`, which `prepare_run` fills."""
     files = (Mount(source=steps.FOLDER / name, target=f"{PROGRAMS}/{name}") for name in program.files)
     tool = Mount(source=Path(uv.find_uv_bin()), target=f"{PROGRAMS}/uv")

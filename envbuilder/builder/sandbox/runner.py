@@ -20,7 +20,7 @@ from envbuilder.builder.extensions.build import (
 )
 from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.builder.job import (
-    Job,
+    BuildJob,
     KeptStep,
     lower_steps,
     prepare_run,
@@ -30,7 +30,7 @@ from envbuilder.builder.job import (
 )
 from envbuilder.builder.sandbox import distribution
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, tools_tree
-from envbuilder.builder.sandbox.root import Root, program_command
+from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command
@@ -71,7 +71,7 @@ _SYSTEMD: Final = 257
 class SandboxRunner:
     """Makes the layers of one plan on this machine."""
 
-    job: Job
+    job: BuildJob
 
     def need_tools(self, fetcher: Fetcher) -> None:
         missing = self.job.missing()
@@ -99,7 +99,7 @@ class SandboxRunner:
         root = make_root(self.job, trees)
         return tuple(command for step in self.job.missing() for command in self._commands(step, root))
 
-    def _commands(self, step: Step, root: Root) -> Iterator[Command]:
+    def _commands(self, step: Step, root: SandboxRoot) -> Iterator[Command]:
         job, ground = self.job, replace(root, python=None, cuda=None)
         if isinstance(step, OsStep):
             yield from distribution.commands(step, job, WORK)
@@ -124,7 +124,7 @@ class SandboxRunner:
 class Run:
     """One run over one plan: a future for each layer, and for each kept tree."""
 
-    def __init__(self, job: Job, pool: Executor) -> None:
+    def __init__(self, job: BuildJob, pool: Executor) -> None:
         self._job, self._pool = job, pool
         self._guard = threading.RLock()
         self._layers: dict[Step, Future[Layer]] = {}
@@ -138,13 +138,13 @@ class Run:
                 self._layers[step] = self._pool.submit(self._job.make_layer, step, write)
             return self._layers[step]
 
-    def root(self) -> Root:
+    def root(self) -> SandboxRoot:
         """Return the root in which extensions compile, after its trees are made."""
         plan = self._job.plan
         kept = (step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added)
         return make_root(self._job, self._made(kept))
 
-    def _ground(self) -> Root:
+    def _ground(self) -> SandboxRoot:
         """Return the root in which wheels are built, after its trees are made."""
         return make_root(self._job, self._made((self._job.plan.os, self._job.plan.interpreter)))
 
@@ -229,36 +229,38 @@ class Run:
         return {kind: tree.result() for kind, tree in started.items()}
 
 
-def _program_command(step: ProgramStep, job: Job, trees: Mapping[type[Step], Path], work: Path) -> Command:
+def _program_command(
+    step: ProgramStep, job: BuildJob, trees: Mapping[type[Step], Path], work: Path
+) -> Command:
     """Return the command that makes the tree of a step's layer in `work/out`. `trees` are those of `lower_steps`."""
     if OsStep in trees:
         root = make_root(job, trees)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
         by = emulation(job) if job.plan.interpreter else None
-        root = Root(
+        root = SandboxRoot(
             os=work / _MINIMAL, interpreter=trees.get(InterpreterStep), python=trees.get(PythonStep), emulation=by
         )  # fmt: skip
     return program_command(step.made_by(job.plan), root, work)
 
 
-def minimal_python(job: Job) -> tuple[Artifact, ...]:
+def minimal_python(job: BuildJob) -> tuple[Artifact, ...]:
     """Return the packages of the root that wheels are installed in: a minimal Python, or what a standalone one needs."""
     native = None if job.plan.interpreter else job.cross_tools
     names = [name.format(job.plan.python.python) for name in _MINIMAL_PYTHON]
     return tuple(deb for deb in (native.debs if native else job.plan.os.artifacts) if deb.name in names)
 
 
-def unpack_minimal(job: Job, root: Path) -> None:
+def unpack_minimal(job: BuildJob, root: Path) -> None:
     """Unpack those packages into a new folder."""
     unpack_packages(minimal_python(job), job.plan, root, job.store, job.runner)
     for name in ("etc", "var", "usr/local", "usr/local/bin"):  # the sandbox mounts them
         (root / name).mkdir(exist_ok=True)
 
 
-def make_root(job: Job, trees: Mapping[type[Step], Path]) -> Root:
+def make_root(job: BuildJob, trees: Mapping[type[Step], Path]) -> SandboxRoot:
     """Return the root with these trees, in which programs run and extensions compile."""
     version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
-    return Root(
+    return SandboxRoot(
         os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees.get(PythonStep), cuda=trees.get(CudaStep),
         cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep], cuda_tree=trees.get(CudaStep)),
     )  # fmt: skip
@@ -275,7 +277,7 @@ def _need_no_systemd(step: OsStep) -> None:
             )
 
 
-def _need_processor(job: Job) -> None:
+def _need_processor(job: BuildJob) -> None:
     """Raise ToolError on a machine that is neither of the plan's processor nor x86-64, for which the tools are."""
     wanted = job.plan.processor
     if own_processor() not in (wanted, X86_64):
@@ -285,7 +287,7 @@ def _need_processor(job: Job) -> None:
         )
 
 
-def _need_emulation(job: Job) -> None:
+def _need_emulation(job: BuildJob) -> None:
     """Raise ToolError on a machine that runs no programs of the plan's processor."""
     processor = job.plan.processor
     try:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, demands, warning
+from envbuilder.compat.context import CheckCode, CheckContext, PinChange, Problem, demands, warning
 from envbuilder.compat.image_facts import (
     PLATFORM,
     Base,
@@ -134,7 +134,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         part = "" if is_whole else " without nvcc or its headers"
         message = f"{has}{part}, and the recipe asks for {asked}: CUDA would come twice"
         advice = f"or take a base without CUDA, or one with the whole toolkit of {asked} (`-devel`)"
-        moves = ((Change("cuda", minor),),) if is_whole and minor != asked else ()
+        moves = ((PinChange("cuda", minor),),) if is_whole and minor != asked else ()
         yield Problem(CheckCode.CUDA_TWICE, "cuda", message, moves=moves, advice=advice, source=named.source)
     elif weight:
         message = f"CUDA's libraries come twice: torch's wheels bring those that it loads, and {has}{weight}"
@@ -199,7 +199,7 @@ def check_packages(context: CheckContext) -> Iterator[Problem]:
     if recipe.extensions and "ninja-build" not in there and not demands(context, "ninja"):
         reason = _reason(base, None, "ninja", ())
         message = f"the base does not have ninja, which compiles extensions; {reason}"
-        moves = ((Change(f"packages[{len(recipe.packages)}]", "ninja"),),)
+        moves = ((PinChange(f"packages[{len(recipe.packages)}]", "ninja"),),)
         advice = "its wheel serves as well"
         yield Problem(CheckCode.BASE_PARTS, "extensions", message, moves=moves, advice=advice)
 

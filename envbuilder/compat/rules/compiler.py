@@ -7,7 +7,7 @@ from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
-from envbuilder.compat.context import Change, CheckCode, CheckContext, Move, Problem, warning
+from envbuilder.compat.context import CheckCode, CheckContext, Move, PinChange, Problem, warning
 from envbuilder.compat.tables.cuda import architecture_key, target
 from envbuilder.compat.tables.table import cite, version_key
 
@@ -171,7 +171,7 @@ def asked_standard(flags: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _flag(key: str, standard: int) -> tuple[Move, ...]:
-    return ((Change(key, f"-std=c++{standard}"),),)
+    return ((PinChange(key, f"-std=c++{standard}"),),)
 
 
 def _newer_gcc(context: CheckContext, standard: int) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, Tables, can_run, warning
+from envbuilder.compat.context import CheckCode, CheckContext, PinChange, Problem, Tables, can_run, warning
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.tables.cuda import Cuda, Gpu
+from envbuilder.compat.tables.cuda import Cuda, GpuModel
 from envbuilder.compat.tables.table import cite, version_key
 
 _DRIVERS: Final = ("nvidia-drivers", "nvidia-compatibility", "driver-616")
@@ -75,7 +75,7 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
         elif held and not can_run(gpu.capability, held):
             message = f"the recipe compiles for {targets}, which {gpu.name} ({gpu.target}) of `{host.path}` cannot run"
             source = cite(gpu.source)
-            moves = ((Change(f"gpus[{len(context.recipe.gpus)}]", gpu.name),),)
+            moves = ((PinChange(f"gpus[{len(context.recipe.gpus)}]", gpu.name),),)
             pins = ("cuda", "pytorch")
             yield Problem(CheckCode.HOST_GPU, "gpus", message, moves=moves, pins=pins, source=source)
 
@@ -87,12 +87,12 @@ def runtime(context: CheckContext) -> Cuda | None:
     return max(known, key=lambda row: version_key(row.cuda), default=None)
 
 
-def known_gpus(context: CheckContext) -> tuple[Gpu, ...]:
+def known_gpus(context: CheckContext) -> tuple[GpuModel, ...]:
     given = (context.host and context.host.gpus) or ()
     named = [_known(name, context.tables) for name in given]
     return tuple(gpu for gpu in named if gpu) or tuple(gpu for _, gpu in context.gpus)
 
 
-def _known(given: str, tables: Tables) -> Gpu | None:
+def _known(given: str, tables: Tables) -> GpuModel | None:
     name = find_name(given, tuple(tables.gpus.by_name))
     return tables.gpus.by_name[name] if name else None

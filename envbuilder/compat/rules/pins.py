@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from envbuilder.compat.context import Change, CheckCode, CheckContext, Problem, distance, is_ahead, warning
+from envbuilder.compat.context import CheckCode, CheckContext, PinChange, Problem, distance, is_ahead, warning
 from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
@@ -23,7 +23,7 @@ def check_base(context: CheckContext) -> Iterator[Problem]:
         same = [suite.name for suite in suites.rows if asked == f"{suite.family}/{suite.release}"]
         message = f"no suite `{asked}` is known" + (f"; the closest is `{same[0]}`" if same else "")
         advice = f"suites: {', '.join(suites.by_name)}"
-        moves = tuple((Change("base", name),) for name in same)
+        moves = tuple((PinChange("base", name),) for name in same)
         pins = () if same else ("base",)
         yield Problem(CheckCode.BASE, "base", message, moves=moves, pins=pins, advice=advice)
 
@@ -46,7 +46,7 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
         if near:
             closest = either([f"`{other}`" for other in near], "and")
             message += f"; the closest {'is' if len(near) == 1 else 'are'} {closest}"
-        moves = tuple((Change(key, other),) for other in near)
+        moves = tuple((PinChange(key, other),) for other in near)
         advice = "" if near else f"GPUs: {', '.join(names)}"
         yield Problem(CheckCode.GPU, key, message, moves=moves, are_equal=True, advice=advice)
 
@@ -119,7 +119,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     releases = [release for release in tables.releases if is_version(release, minor)]
     if context.cuda is None:
         codes = (CheckCode.CUDA, CheckCode.CUDA_NEWER)
-        yield _unknown("CUDA", Change("cuda", minor), tables.cudas, codes)
+        yield _unknown("CUDA", PinChange("cuda", minor), tables.cudas, codes)
     elif recipe.image and context.base is None:
         return  # the image may have it, and that `lock` has not read it yet is a warning of its own
     elif any(is_version(release, asked) for release in tables.apt_releases):
@@ -137,18 +137,18 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         yield warning(CheckCode.CUDA_NEWER, "cuda", message)
     else:
         message = f"no source of packages has CUDA {asked}; of {minor} there is {either(releases, 'and')}"
-        yield Problem(CheckCode.TOOLKIT, "cuda", message, moves=((Change("cuda", minor),),))
+        yield Problem(CheckCode.TOOLKIT, "cuda", message, moves=((PinChange("cuda", minor),),))
 
 
 def check_torch(context: CheckContext) -> Iterator[Problem]:
     asked = context.recipe.pytorch
     if context.torch is None and asked and asked not in context.tables.torches.by_name:
-        pin = Change("pytorch", asked)
+        pin = PinChange("pytorch", asked)
         codes = (CheckCode.TORCH, CheckCode.TORCH_NEWER)
         yield _unknown("torch", pin, context.tables.torches, codes)
 
 
-def _unknown(name: str, pin: Change, table: Table[Row], codes: tuple[CheckCode, CheckCode]) -> Problem:
+def _unknown(name: str, pin: PinChange, table: Table[Row], codes: tuple[CheckCode, CheckCode]) -> Problem:
     """Return an error for a version that never was or is older than the table, a warning for a newer one."""
     versions = tuple(table.by_name)
     advice = f"the newest on {table.read} were {either(versions[: -FEW - 1 : -1], 'and')}"

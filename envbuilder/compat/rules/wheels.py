@@ -8,9 +8,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envbuilder.compat.context import (
-    Change,
     CheckCode,
     CheckContext,
+    PinChange,
     Problem,
     can_run,
     demands,
@@ -131,7 +131,7 @@ def check_bounds(context: CheckContext) -> Iterator[Problem]:
         )
         key = next(alone, asked[-1][0])
         message = f"torch {torch.version} {does} {name}{bound}, and the recipe asks for {name}{wanted}"
-        moves = (tuple(Change(key, f"{name}{bound}") for key, _ in asked),)
+        moves = (tuple(PinChange(key, f"{name}{bound}") for key, _ in asked),)
         yield Problem(code, key, message, pins=("pytorch",), moves=moves, source=cite(torch.source, source))
 
 
@@ -166,7 +166,9 @@ def _loose_compiler(
     parts, end = " and ".join(COMPILER_PARTS), len(context.recipe.packages)
     missing = [part for part in COMPILER_PARTS if not demands(context, part)]
     requirements = [f"{part}=={version or cuda.compiler or f'{cuda.cuda}.*'}" for part in missing]
-    move = tuple(Change(f"packages[{end + at}]", requirement) for at, requirement in enumerate(requirements))
+    move = tuple(
+        PinChange(f"packages[{end + at}]", requirement) for at, requirement in enumerate(requirements)
+    )
     return Problem(
         CheckCode.COMPILER_PARTS,
         key,

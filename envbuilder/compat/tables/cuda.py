@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from envbuilder.compat.tables.table import Sources, reader, version_key
-from envbuilder.core.models import Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.models import Date, FieldRule, Flag, Line, MajorMinor, Mistake, ReadAs, Shape, Whole
 from envbuilder.core.processor import AARCH64
 
 Major = Annotated[str, Shape(pattern=r"\d+", expected='a major version such as "12"')]
@@ -54,7 +54,7 @@ def _check_order(text: str) -> Iterator[Mistake]:
         yield Mistake(message=f"expected ascending architectures, each once, found {text}")
 
 
-Targets = Annotated[str, _TARGETS, Rule(_check_order)]
+Targets = Annotated[str, _TARGETS, FieldRule(_check_order)]
 
 
 def architectures(targets: str) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Cuda:
     compiler: Version = ""  # the nvcc that was read, 12.4.131; "" for none
     gcc_min: Major  # documented, not enforced
     gcc_max: Major  # enforced by its header
-    broken_gccs: tuple[Annotated[BrokenGcc, Rule(_check_broken)], ...] = ()
+    broken_gccs: tuple[Annotated[BrokenGcc, FieldRule(_check_broken)], ...] = ()
     std_max: Whole  # the newest C++ standard that nvcc takes: 17
     # Ascending: 8.0, 9.0, 9.0a, 10.0f.
     architectures: Annotated[tuple[str, ...], ReadAs(Targets, architectures)]
@@ -110,7 +110,7 @@ load_cudas = reader("cuda.yaml", Cuda, key="cuda", check=_check, overridden="cud
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class GpuModel:
     name: Line
     capability: MajorMinor  # 8.0, as TORCH_CUDA_ARCH_LIST says it
     market: Literal["data-center", "workstation", "consumer", "embedded"]
@@ -140,13 +140,15 @@ def target(capability: str) -> str:
     return f"sm_{capability.replace('.', '')}"
 
 
-def capabilities(names: Iterable[str], known: Iterable[Gpu]) -> tuple[str, ...]:
+def capabilities(names: Iterable[str], known: Iterable[GpuModel]) -> tuple[str, ...]:
     """Return the compute capabilities of these GPUs, ascending and unique. Raises KeyError for an unknown name."""
     by_name = {gpu.name: gpu.capability for gpu in known}
     return tuple(sorted({by_name[name] for name in names}, key=version_key))
 
 
-load_gpus = reader("gpus.yaml", Gpu, key="name", order=lambda row: (*version_key(row.capability), row.name))
+load_gpus = reader(
+    "gpus.yaml", GpuModel, key="name", order=lambda row: (*version_key(row.capability), row.name)
+)
 
 
 _VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a variable")

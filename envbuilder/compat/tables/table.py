@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from envbuilder.core.models import Date, Line, Mistake, ReadAs, Rule, Shape, raise_mistakes, read_node
-from envbuilder.core.places import Code, List, Map, Mistakes, Node, load
+from envbuilder.core.models import Date, FieldRule, Line, Mistake, ReadAs, Shape, raise_mistakes, read_node
+from envbuilder.core.places import FormCode, List, Map, Mistakes, PlacedNode, load
 
 TABLES: Final = Path(__file__).parent  # of the tables that envbuilder brings
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
@@ -29,7 +29,7 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class TableSource:
     """A source of facts, and the day it was read."""
 
     name: str = ""  # as a row's `source` says it; in the file, it is the key
@@ -37,8 +37,8 @@ class Source:
     read: Date
 
 
-def _look_up(names: tuple[str, ...], info: ValidationInfo) -> tuple[Source, ...]:
-    known: Mapping[str, Source] = info.context or {}
+def _look_up(names: tuple[str, ...], info: ValidationInfo) -> tuple[TableSource, ...]:
+    known: Mapping[str, TableSource] = info.context or {}
     mistakes = [
         Mistake(message=f"`{name}` is not among the sources", at=(at,))
         for at, name in enumerate(names)
@@ -49,10 +49,10 @@ def _look_up(names: tuple[str, ...], info: ValidationInfo) -> tuple[Source, ...]
 
 
 # Names of sources in a row. The context of `read_node` is a map of the table's sources.
-Sources = Annotated[tuple[Source, ...], ReadAs(Annotated[tuple[Line, ...], AfterValidator(_look_up)])]
+Sources = Annotated[tuple[TableSource, ...], ReadAs(Annotated[tuple[Line, ...], AfterValidator(_look_up)])]
 
 
-def cite(sources: tuple[Source, ...], *prefer: str) -> str:
+def cite(sources: tuple[TableSource, ...], *prefer: str) -> str:
     """Return the first preferred source, otherwise the first one."""
     named = {source.name: source for source in sources}
     found = next((named[name] for name in prefer if name in named), sources[0])
@@ -61,7 +61,7 @@ def cite(sources: tuple[Source, ...], *prefer: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Generic[Row]):
-    sources: tuple[Source, ...]
+    sources: tuple[TableSource, ...]
     read: str  # the day on which the newest rows were read, YYYY-MM-DD: the table's age
     key: str  # the field that names a row
     rows: tuple[Row, ...]
@@ -76,7 +76,7 @@ class _File:
     """The file of a table. Its rows are read after the overrides have changed them."""
 
     read: Date
-    sources: dict[str, Source]
+    sources: dict[str, TableSource]
     rows: tuple[Any, ...]
 
 
@@ -85,7 +85,7 @@ class _Overrides:
     """The file with the overrides of every table; a section is read by the table that it is for."""
 
     read: Date
-    sources: dict[str, Source]
+    sources: dict[str, TableSource]
     torch: Any = None
     cuda: Any = None
     glibc_clashes: Any = None  # for `refresh`
@@ -149,13 +149,14 @@ def reader(
             more, node = _override(node, key, path.with_name(OVERRIDES), overridden, mistakes)
             sources |= more
         rows: tuple[Row, ...] = (
-            read_node(tuple[Annotated[row_kind, Rule(check)], ...], node, mistakes, context=sources) or ()
+            read_node(tuple[Annotated[row_kind, FieldRule(check)], ...], node, mistakes, context=sources)
+            or ()
         )
         keys = [order(row) if order else version_key(getattr(row, key)) for row in rows]
         items = tuple(node.inner.values())
         for item, (before, row) in zip(items[1:], itertools.pairwise(keys), strict=False):
             if not before < row:
-                mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
+                mistakes.at(item, FormCode.VALUE, f"rows are sorted and unique, but {row} follows {before}")
         if mistakes.findings:
             raise ValueError(_listing(mistakes))
         return Table(sources=tuple(sources.values()), read=file.read, key=key, rows=rows)
@@ -163,7 +164,7 @@ def reader(
     return load
 
 
-def _load(path: Path) -> Node:
+def _load(path: Path) -> PlacedNode:
     mistakes = Mistakes()
     root = load(path, mistakes)
     if root is None:
@@ -174,13 +175,13 @@ def _load(path: Path) -> Node:
 _load_overrides = functools.cache(_load)
 
 
-def _sources(file: _File | _Overrides) -> dict[str, Source]:
+def _sources(file: _File | _Overrides) -> dict[str, TableSource]:
     return {name: replace(source, name=name) for name, source in file.sources.items()}
 
 
 def _override(
-    rows: Node, key: str, path: Path, section: str, mistakes: Mistakes
-) -> tuple[dict[str, Source], Node]:
+    rows: PlacedNode, key: str, path: Path, section: str, mistakes: Mistakes
+) -> tuple[dict[str, TableSource], PlacedNode]:
     """Return the sources of the overrides, and the rows as they change them."""
     root = _load_overrides(path)
     file, node = read_node(_Overrides, root, mistakes), root.get(section)
@@ -192,7 +193,7 @@ def _override(
     for override, item in zip(overrides, node.inner.values(), strict=True):
         fitting = [at for at, version in enumerate(versions) if in_span(version, override.span)]
         if not fitting:
-            mistakes.at(item, Code.VALUE, f"no row of `{section}` is in this range")
+            mistakes.at(item, FormCode.VALUE, f"no row of `{section}` is in this range")
         for at in fitting:
             changed[at] = _merge(changed[at], item.value)
     return _sources(file), replace(rows, value=List(changed, rows.value.places))

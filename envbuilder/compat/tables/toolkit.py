@@ -16,7 +16,7 @@ from pydantic import Field
 
 from envbuilder.compat.tables.table import Span, in_span, pairs, reader, version_key
 from envbuilder.core.cache import Sha256
-from envbuilder.core.models import Flag, MajorMinor, Mistake, ReadAs, Rule, Shape
+from envbuilder.core.models import FieldRule, Flag, MajorMinor, Mistake, ReadAs, Shape
 from envbuilder.core.processor import X86_64, Processor
 from envbuilder.sources.names import Wanted
 
@@ -80,7 +80,7 @@ class Part:
     apt: CudaPackage | None = None  # of NVIDIA's apt repositories, which a recipe or its image names
     suite: Word = ""
     component: Word = ""
-    take: tuple[Annotated[Take, Rule(_check_take)], ...]
+    take: tuple[Annotated[Take, FieldRule(_check_take)], ...]
     span: Annotated[Span, Field(alias="for")] = ""  # the minor versions that need it; "" for all of the row's
     headers: Flag = False  # for its headers alone, where torch's wheels bring libraries without headers
 
@@ -145,7 +145,7 @@ class Toolkit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ToolkitLayout:
     """One row: how toolkits of one source are made of its packages."""
 
     source: Source
@@ -154,7 +154,7 @@ class Layout:
     kept: Flag = False  # for locks that hold these packages; a new lock takes another row
     manifests: dict[Release, Manifest] = field(default_factory=dict)
     constraints: tuple[Pin, ...] = ()
-    parts: tuple[Annotated[Part, Rule(_check_part)], ...]
+    parts: tuple[Annotated[Part, FieldRule(_check_part)], ...]
     header_wheels: tuple[Folder, ...]
     links: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[Below, Target], pairs)]
     libraries: tuple[Glob, ...] = ()  # of torch's wheels
@@ -198,7 +198,7 @@ class Layout:
         )
 
 
-def _check(layout: Layout) -> Iterator[Mistake]:
+def _check(layout: ToolkitLayout) -> Iterator[Mistake]:
     if not layout.parts:
         yield Mistake(message="a toolkit without parts")
     if unknown := sorted(set(layout.manifests) - set(layout.releases)):
@@ -211,7 +211,7 @@ def _check(layout: Layout) -> Iterator[Mistake]:
 
 
 load_toolkits = reader(
-    "toolkits.yaml", Layout, key="source", check=_check, order=lambda row: (SOURCES.index(row.source), version_key(row.releases[-1]))
+    "toolkits.yaml", ToolkitLayout, key="source", check=_check, order=lambda row: (SOURCES.index(row.source), version_key(row.releases[-1]))
 )  # fmt: skip
 
 
@@ -233,8 +233,8 @@ def newer_releases(
 
 
 def toolkit_of(
-    minor: str, locked: Iterable[Wanted], layouts: Iterable[Layout]
-) -> tuple[Layout, Toolkit] | None:
+    minor: str, locked: Iterable[Wanted], layouts: Iterable[ToolkitLayout]
+) -> tuple[ToolkitLayout, Toolkit] | None:
     """Return the toolkit that a lock's packages make, with its row; None if they are of no row."""
     have = tuple(locked)
     for layout in layouts if have else ():
@@ -243,6 +243,6 @@ def toolkit_of(
     return None
 
 
-def all_releases(layouts: Iterable[Layout]) -> tuple[str, ...]:
+def all_releases(layouts: Iterable[ToolkitLayout]) -> tuple[str, ...]:
     """Return every release that a source is known to have, oldest first."""
     return tuple(sorted({release for layout in layouts for release in layout.releases}, key=version_key))

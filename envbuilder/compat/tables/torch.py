@@ -10,7 +10,7 @@ from pydantic import Field
 
 from envbuilder.compat.tables.cuda import Major, Targets, Version, architectures
 from envbuilder.compat.tables.table import Sources, pairs, reader
-from envbuilder.core.models import Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.models import Date, FieldRule, Flag, Line, MajorMinor, Mistake, ReadAs, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.processor import X86_64, Processor
 
@@ -53,7 +53,7 @@ def _check_specifier(text: str) -> Iterator[Mistake]:
 
 BuildName = Annotated[str, _BUILD]
 PythonName = Annotated[str, _PYTHON]
-Specifier = Annotated[Line, Rule(_check_specifier)]
+Specifier = Annotated[Line, FieldRule(_check_specifier)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ from envbuilder.lock.resolve.debs import (
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
-from envbuilder.lock.resolve.project_metadata import Distribution, are_met, read_distributions, say_gaps
+from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.wheels import implied_wheels, of_other_builds, resolve_added, resolve_wheels
 from envbuilder.lock.source_files import reasons
@@ -217,7 +217,7 @@ def add_to_parent(task: Task, old: Lock | None) -> Lock:
     return replace(below, recipe=recipe.digest, extensions=extensions, added=known, builds=every)
 
 
-def _known_distributions(task: Task, extensions: tuple[LockedExtension, ...]) -> tuple[Distribution, ...]:
+def _known_distributions(task: Task, extensions: tuple[LockedExtension, ...]) -> tuple[ProjectMetadata, ...]:
     """Return the distributions of all projects among the extensions, and say which cannot be read."""
     projects = tuple(project for project in extensions if project.form is Form.PROJECT)
     store_sources(task.recipe, projects, task.context)

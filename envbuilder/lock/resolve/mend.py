@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
-from envbuilder.core.places import Mistakes, Node, load_text, parse_json
+from envbuilder.core.places import Mistakes, PlacedNode, load_text, parse_json
 from envbuilder.lock import file as lockfile
 from envbuilder.lock.model import PARTS, Lock
 from envbuilder.lock.resolve.context import LockOptions
@@ -63,7 +63,7 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
         "epoch": 0, "platform": recipe.processor.platform,
     } | {key: intact[key] for key in ("epoch", "platform", "base", "interpreter") if key in intact}  # fmt: skip
     for part in _LISTS:
-        items = lockfile.entries(part, there.get(part, Node(value=[], where=where)))
+        items = lockfile.entries(part, there.get(part, PlacedNode(value=[], where=where)))
         written = {label: f"{entry}" for label, entry in wrote.items() if label.startswith(f"{part} ")}
         gone = {label: entry for label, entry in written.items() if now.get(label) != entry}
         is_one = part not in wrote or wrote[part] == lockfile.part_seal(written or [])

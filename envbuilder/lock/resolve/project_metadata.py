@@ -20,7 +20,7 @@ from typing import IO, Final
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envbuilder.compat.python_code import Code, parse_code, plain_texts
+from envbuilder.compat.python_code import PythonCode, parse_code, plain_texts
 from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.core.archive import DAMAGED_TAR, DAMAGED_ZIP, BoundedTar, BoundedZip
 from envbuilder.core.beneath import TEXT_LIMIT
@@ -43,7 +43,7 @@ _STATIC: Final = Version("2.2")  # since then metadata says which of its fields 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
+class ProjectMetadata:
     """What an extension is to other packages. `version` is "" and `requires` None where only a build knows it."""
 
     extension: str
@@ -75,7 +75,7 @@ class Distribution:
 
 def read_distributions(
     recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext
-) -> tuple[Distribution, ...]:
+) -> tuple[ProjectMetadata, ...]:
     """Return the distributions of the projects whose files are on this machine."""
     projects = (extension for extension in extensions if extension.form is Form.PROJECT)
     archives = ((project, project.archive) for project in projects)
@@ -84,7 +84,7 @@ def read_distributions(
     return tuple(_read(recipe, project, context) for project in there)
 
 
-def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> Distribution:
+def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> ProjectMetadata:
     archive, folder, top = extension.archive, recipe.path.parent, PurePosixPath(extension.path)
     files: dict[str, bytes] = {}  # of an archive every name; the content of those that are read
     if archive is None:
@@ -104,23 +104,23 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     return replace(distribution, lacking=lacking, unset=_unset(extension, code))
 
 
-def _setup(files: Mapping[str, bytes]) -> Code | None:
+def _setup(files: Mapping[str, bytes]) -> PythonCode | None:
     return parse_code(files.get("setup.py", b"").decode(errors="replace"), Path("setup.py"))
 
 
-def _unset(extension: LockedExtension, code: Code | None) -> tuple[str, ...]:
+def _unset(extension: LockedExtension, code: PythonCode | None) -> tuple[str, ...]:
     texts = {text for _, text in plain_texts(code)} if code else set()
     rows = (row for row in load_switches().rows if row.effect == "compile" and row.variable in texts)
     return tuple(row.setting(()) for row in rows if row.variable not in dict(extension.env))
 
 
-def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distribution:
+def read_distribution(extension: str, files: Mapping[str, bytes]) -> ProjectMetadata:
     """Return what the files of a project say, the built metadata first.
 
     Raises UsageError for files that are not of their form, and for a requirement that no standard knows: uv would take an
     option of pip for one.
     """
-    whole = Distribution(extension=extension)
+    whole = ProjectMetadata(extension=extension)
     with blaming_content(f"what the project of the extension `{extension}` says of itself"):
         for part in _said(files):
             for text in part.requires or ():
@@ -132,7 +132,7 @@ def read_distribution(extension: str, files: Mapping[str, bytes]) -> Distributio
     return whole
 
 
-def _said(files: Mapping[str, bytes]) -> Iterator[Distribution]:
+def _said(files: Mapping[str, bytes]) -> Iterator[ProjectMetadata]:
     """Yield what each file says. Once one leaves what is required to the build, no later one tells it."""
     texts = {name: content.decode(errors="replace") for name, content in files.items()}
     if text := texts.get("PKG-INFO"):
@@ -147,16 +147,16 @@ def _said(files: Mapping[str, bytes]) -> Iterator[Distribution]:
     name, version = (config.get("metadata", key, fallback="") for key in ("name", "version"))
     lines = tuple(filter(None, map(str.strip, (required or "").splitlines())))
     requires = lines if required and not is_open else None
-    yield Distribution(extension="", name=name, version=version, requires=requires)
+    yield ProjectMetadata(extension="", name=name, version=version, requires=requires)
     code = _setup(files) if "setup.py" in files else None
     if code:
         setup = _read_setup(code)
         yield replace(setup, requires=None) if is_open else setup
     elif config.has_section("options") and required is None and not is_open:
-        yield Distribution(extension="", requires=())
+        yield ProjectMetadata(extension="", requires=())
 
 
-def _read_metadata(text: str) -> Distribution:
+def _read_metadata(text: str) -> ProjectMetadata:
     fields = email.message_from_string(text)
     requires = tuple(fields.get_all("Requires-Dist", []))
     dynamic = {name.lower() for name in fields.get_all("Dynamic", [])}
@@ -164,37 +164,37 @@ def _read_metadata(text: str) -> Distribution:
     is_static = bool(form) and Version(form) >= _STATIC and "requires-dist" not in dynamic
     name, version = fields.get("Name", ""), fields.get("Version", "")
     known = requires if requires or is_static else None
-    return Distribution(extension="", name=name, version=version, requires=known)
+    return ProjectMetadata(extension="", name=name, version=version, requires=known)
 
 
-def _read_project(text: str) -> tuple[Distribution, bool]:
+def _read_project(text: str) -> tuple[ProjectMetadata, bool]:
     """Return what a pyproject.toml says, and whether it leaves what is required to the build."""
     try:
         whole = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        return Distribution(extension=""), True
+        return ProjectMetadata(extension=""), True
     project = whole.get("project")
     if not isinstance(project, dict):
-        return Distribution(extension=""), "poetry" in whole.get("tool", {})
+        return ProjectMetadata(extension=""), "poetry" in whole.get("tool", {})
     left = project.get("dynamic", [])
     requires = tuple(map(str, project.get("dependencies", []))) if "dependencies" not in left else None
     name, version = (str(project.get(key, "")) for key in ("name", "version"))
     dynamic = whole.get("tool", {}).get("setuptools", {}).get("dynamic", {})
-    known = Distribution(extension="", name=name, version=version, requires=requires)
+    known = ProjectMetadata(extension="", name=name, version=version, requires=requires)
     return known, "dependencies" in dynamic
 
 
-def _read_setup(code: Code) -> Distribution:
+def _read_setup(code: PythonCode) -> ProjectMetadata:
     setup = code.setup()
     if setup is None:
-        return Distribution(extension="")
+        return ProjectMetadata(extension="")
     needed = code.keyword(setup, "install_requires")
     texts = tuple(line for text in code.texts(needed) for line in text.splitlines())
     is_whole = len(texts) == len(needed.elts) if isinstance(needed, ast.List | ast.Tuple) else bool(texts)
     if needed is None:
         is_whole = all(keyword.arg for keyword in setup.node.keywords)  # no **more
     name, version = (code.text(code.keyword(setup, key)) for key in ("name", "version"))
-    return Distribution(extension="", name=name, version=version, requires=texts if is_whole else None)
+    return ProjectMetadata(extension="", name=name, version=version, requires=texts if is_whole else None)
 
 
 def _name(text: str) -> str:
@@ -212,7 +212,7 @@ def _version(text: str) -> str:
         return ""
 
 
-def say_gaps(distributions: Sequence[Distribution]) -> None:
+def say_gaps(distributions: Sequence[ProjectMetadata]) -> None:
     """Say which extensions compute what they require, lack sources that they compile, or would download a wheel."""
     for project in distributions:
         if project.unset:
@@ -227,7 +227,7 @@ def say_gaps(distributions: Sequence[Distribution]) -> None:
 
 
 def are_met(
-    distributions: Sequence[Distribution], packages: Sequence[Artifact], python: str, processor: Processor
+    distributions: Sequence[ProjectMetadata], packages: Sequence[Artifact], python: str, processor: Processor
 ) -> bool:
     """Return whether packages and extensions meet what the extensions require, and no package is an extension too."""
     there = {item.name: item.version for item in packages}

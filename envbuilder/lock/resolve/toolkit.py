@@ -16,9 +16,9 @@ from pydantic import Field, ValidationError
 from envbuilder.compat.context import distance
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import (
-    Layout,
     Source,
     Toolkit,
+    ToolkitLayout,
     all_releases,
     load_toolkits,
     newer_releases,
@@ -104,7 +104,7 @@ def _wheel_with(part: str) -> str:
     return f"nvidia-{re.sub(r'-dev-[0-9-]+$', '', part).removeprefix('lib').replace('_', '-')}"
 
 
-def _resolve(layout: Layout, task: Task) -> Iterator[Artifact]:
+def _resolve(layout: ToolkitLayout, task: Task) -> Iterator[Artifact]:
     minor = task.recipe.cuda_minor
     parts = (*layout.parts_of(minor), *layout.parts_of(minor, headers=True))
     if debs := [part for part in parts if part.deb]:
@@ -155,7 +155,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class RedistManifest:
     """The manifest of one release."""
 
     release: str
@@ -182,7 +182,7 @@ class Manifest:
         )  # fmt: skip
 
 
-def parse_manifest(release: str, text: bytes) -> Manifest:
+def parse_manifest(release: str, text: bytes) -> RedistManifest:
     """Read a manifest. Raises FetchError if it is none."""
     try:
         content = parse_json(text)
@@ -193,14 +193,14 @@ def parse_manifest(release: str, text: bytes) -> Manifest:
     released = content.get("release_date", "")
     if not isinstance(released, str):
         raise _not_understood(release, "`release_date` is no text")
-    return Manifest(release=release, released=released, content=content)
+    return RedistManifest(release=release, released=released, content=content)
 
 
 def _not_understood(release: str, why: str) -> FetchError:
     return FetchError(f"could not understand the manifest of CUDA {release}: {why}", hint=SETTING)
 
 
-def _find(layout: Layout, task: Task) -> Manifest:
+def _find(layout: ToolkitLayout, task: Task) -> RedistManifest:
     """Return the manifest of the newest release that the archive has of a recipe's `cuda`.
 
     Raises FetchError if the archive is not reached, IncompatibleError if it does not have the release.
@@ -215,7 +215,7 @@ def _find(layout: Layout, task: Task) -> Manifest:
     raise IncompatibleError(f"{shown(base)} has no CUDA {cuda}{by}")
 
 
-def _newest_first(cuda: str, layout: Layout, context: ResolveContext) -> Iterator[str]:
+def _newest_first(cuda: str, layout: ToolkitLayout, context: ResolveContext) -> Iterator[str]:
     if cuda.count(".") == 2:
         yield cuda
         return
@@ -224,7 +224,7 @@ def _newest_first(cuda: str, layout: Layout, context: ResolveContext) -> Iterato
     yield from (*reversed([release for release, _ in newer]), *known)
 
 
-def _ask(release: str, layout: Layout, context: ResolveContext) -> Manifest | None:
+def _ask(release: str, layout: ToolkitLayout, context: ResolveContext) -> RedistManifest | None:
     """Return the manifest of a release, None if the archive has none. Raises FetchError."""
     url = f"{context.sources().cuda}redistrib_{release}.json"
     try:

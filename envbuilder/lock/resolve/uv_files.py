@@ -28,7 +28,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import ResolveContext, Task
-from envbuilder.lock.resolve.project_metadata import Distribution
+from envbuilder.lock.resolve.project_metadata import ProjectMetadata
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
 from envbuilder.recipe.packages import Hashed
 from envbuilder.sources.names import Sources, file_path, shown
@@ -60,7 +60,7 @@ class Question:
     parent: str = ""  # the recipe whose versions are the constraints
     wheels_only: bool = False
     finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
-    extensions: tuple[Distribution, ...] = ()  # they are there, and what they require is wanted
+    extensions: tuple[ProjectMetadata, ...] = ()  # they are there, and what they require is wanted
 
     def prefers(self, package: Artifact) -> bool:
         """Return whether a package has a version that was to be kept."""
@@ -72,7 +72,7 @@ class Question:
         return replace(self, constraints=(*self.constraints, *pins), prefer=())
 
     @property
-    def provided(self) -> tuple[Distribution, ...]:
+    def provided(self) -> tuple[ProjectMetadata, ...]:
         """Return the extensions that count for others; of the rest, only what they require is known."""
         return tuple(extension for extension in self.extensions if extension.name and extension.version)
 
@@ -207,7 +207,7 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class UvAnswer:
     """An answer of uv. `local` is shown → real path of local packages."""
 
     question: Question

@@ -23,9 +23,9 @@ from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
     LOCK,
-    Answer,
     Facts,
     Question,
+    UvAnswer,
     make_command,
     show_folders,
     uv_settings,
@@ -71,7 +71,7 @@ class Uv:
         """Return the packages of uv's answer, with each pre-release that uv takes."""
         with self._answered(question, LOCK) as (work, local):
             text = (work / LOCK).read_text(encoding="utf-8")
-            return Answer(question=question, context=self.context, local=local).read(text)
+            return UvAnswer(question=question, context=self.context, local=local).read(text)
 
     def ask_alone(self, question: Question, *requirements: str, finals: tuple[str, ...] = ()) -> Artifacts:
         """Return the newest of these packages, without what they require."""

@@ -18,7 +18,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
 from envbuilder.lock.resolve.context import Target, Task
 from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
-from envbuilder.lock.resolve.project_metadata import Distribution, are_met
+from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met
 from envbuilder.lock.resolve.sdists import read_sdist
 from envbuilder.lock.resolve.uv_files import Question, make_question, uv_settings
 from envbuilder.lock.resolve.uv_resolver import Uv
@@ -43,7 +43,7 @@ class Packages:
 
 def resolve_wheels(
     task: Task, *, toolkit: Toolkit | None = None, prefer: Artifacts = (),
-    extensions: tuple[Distribution, ...] = (), builds: tuple[LockedBuild, ...] = (),
+    extensions: tuple[ProjectMetadata, ...] = (), builds: tuple[LockedBuild, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of the python layer. Raises IncompatibleError with uv's message if nothing fits.
 
@@ -64,7 +64,7 @@ def resolve_wheels(
 
 def resolve_added(
     task: Task, *, below: Artifacts, prefer: Artifacts = (),
-    extensions: tuple[Distribution, ...] = (), builds: tuple[LockedBuild, ...] = (),
+    extensions: tuple[ProjectMetadata, ...] = (), builds: tuple[LockedBuild, ...] = (),
 ) -> Packages:  # fmt: skip
     """Return the packages of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
     recipe, target = task.recipe, task.target

@@ -9,9 +9,9 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.plain import columns
 from envbuilder.node.doctor import build, node
-from envbuilder.node.doctor.machine import Item, Machine, State
+from envbuilder.node.doctor.machine import DoctorItem, Machine, State
 
-DoctorCheck = Callable[[Machine], Iterator[Item]]
+DoctorCheck = Callable[[Machine], Iterator[DoctorItem]]
 
 
 class Purpose(StrEnum):
@@ -35,11 +35,11 @@ _HEADS: Final = {Purpose.BUILD: "to build environments", Purpose.RUN: "to run th
 class DoctorReport:
     """The items found, and the repairs done before."""
 
-    found: Mapping[Purpose, Sequence[Item]]
+    found: Mapping[Purpose, Sequence[DoctorItem]]
     done: tuple[str, ...] = ()
 
     @property
-    def items(self) -> tuple[Item, ...]:
+    def items(self) -> tuple[DoctorItem, ...]:
         return tuple(item for items in self.found.values() for item in items)
 
 

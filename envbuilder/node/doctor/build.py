@@ -16,11 +16,11 @@ from envbuilder.core.process import Command
 from envbuilder.core.processor import AARCH64
 from envbuilder.core.system import install_command, install_hint
 from envbuilder.node.doctor.machine import (
+    CheckSubject,
     DoctorCode,
+    DoctorItem,
     Fix,
-    Item,
     Machine,
-    Subject,
     forbids_programs,
     free_bytes,
     gigabytes,
@@ -41,9 +41,9 @@ _DOCKER_VERSION: Final = Command(
 SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem expired or not yet valid
 
 
-def check_python(_machine: Machine) -> Iterator[Item]:
+def check_python(_machine: Machine) -> Iterator[DoctorItem]:
     why = "its own packages keep envbuilder's versions apart from the system's"
-    python = Subject(DoctorCode.PYTHON, "Python", why)
+    python = CheckSubject(DoctorCode.PYTHON, "Python", why)
     version = platform.python_version()
     if sys.prefix != sys.base_prefix:
         yield python.ok(f"{version}, in a virtual environment")
@@ -52,10 +52,10 @@ def check_python(_machine: Machine) -> Iterator[Item]:
         yield python.warning(message, "install the wheel with `uv tool install`")
 
 
-def check_runner(machine: Machine) -> Iterator[Item]:
+def check_runner(machine: Machine) -> Iterator[DoctorItem]:
     """Check what the sandbox needs of the kernel, and name the runner that works here."""
     why = "programs of a build run in their own, without a network and apart from your files"
-    namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
+    namespaces = CheckSubject(DoctorCode.NAMESPACES, "user namespaces", why)
     bwrap = bwrap_version(machine.runner)
     # A distribution may allow bubblewrap what it forbids other programs.
     tried = sandbox_trial()
@@ -70,16 +70,16 @@ def check_runner(machine: Machine) -> Iterator[Item]:
     needed = KERNEL if spaces else KERNEL_FOR_PROOT
     without = "" if spaces else " where namespaces are refused"
     why = f"the sandbox needs Linux {'.'.join(map(str, needed))}{without}"
-    kernel = Subject(DoctorCode.KERNEL, "kernel", why)
+    kernel = CheckSubject(DoctorCode.KERNEL, "kernel", why)
     release = re.match(r"(\d+)\.(\d+)", machine.kernel)
     is_new = release is not None and (int(release[1]), int(release[2])) >= needed
     docker = "`--runner buildkit` builds in a Docker engine"
     yield kernel.ok(machine.kernel) if is_new else kernel.warning(machine.kernel or "not Linux", docker)
 
-    sandbox = Subject(DoctorCode.TOOL, "bwrap", "a build uses it to build in a sandbox")
+    sandbox = CheckSubject(DoctorCode.TOOL, "bwrap", "a build uses it to build in a sandbox")
     yield sandbox.ok(bwrap or "envbuilder's own")  # which the first build fetches
 
-    runner = Subject(DoctorCode.RUNNER, "runner", "`build` makes the layers with it")
+    runner = CheckSubject(DoctorCode.RUNNER, "runner", "`build` makes the layers with it")
     if is_new:
         yield runner.ok("sandbox" if spaces else "sandbox, with proot: slower than with user namespaces")
     elif machine.output_of(*_DOCKER_VERSION.argv, why=_DOCKER_VERSION.why) and machine.output_of(
@@ -91,8 +91,10 @@ def check_runner(machine: Machine) -> Iterator[Item]:
         yield runner.missing("none works here", needs)
 
 
-def check_programs(machine: Machine) -> Iterator[Item]:
-    git = Subject(DoctorCode.TOOL, "git", "it fetches the sources of a recipe that names a git repository")
+def check_programs(machine: Machine) -> Iterator[DoctorItem]:
+    git = CheckSubject(
+        DoctorCode.TOOL, "git", "it fetches the sources of a recipe that names a git repository"
+    )
     if version := machine.output_of("git", "--version", why="ask for git's version"):
         yield git.ok(version.removeprefix("git version "))
     else:
@@ -101,16 +103,16 @@ def check_programs(machine: Machine) -> Iterator[Item]:
     places = ("cache", machine.cache, "ENVBUILDER_CACHE"), ("TMPDIR", temporary, "TMPDIR")
     for name, path, setting in places:
         if forbids_programs(path):
-            runs = Subject(DoctorCode.EXECUTE, f"{name} noexec", "programs of a build run there")
+            runs = CheckSubject(DoctorCode.EXECUTE, f"{name} noexec", "programs of a build run there")
             message = f"{path} lies on a file system that is mounted noexec"
             repair = f"point {setting} at a folder where programs may run"
             yield runs.missing(message, repair) if name == "cache" else runs.warning(message, repair)
 
 
-def check_emulation(machine: Machine) -> Iterator[Item]:
+def check_emulation(machine: Machine) -> Iterator[DoctorItem]:
     title = AARCH64.title
     why = f"a build for {title} runs programs of it by qemu; Linux 6.7 lets each user register that"
-    emulation = Subject(DoctorCode.EMULATION, "emulation", why)
+    emulation = CheckSubject(DoctorCode.EMULATION, "emulation", why)
     if machine.output_of(*trial(AARCH64.elf), why=f"register an emulator for {title}") is None:
         yield emulation.ok(f"none for {title}: Linux 6.7 brings it, or {install_command('qemu-user-static')}")
     elif machine_has(AARCH64.elf):
@@ -119,20 +121,20 @@ def check_emulation(machine: Machine) -> Iterator[Item]:
         yield emulation.ok(f"{title}, in a namespace of the build")
 
 
-def check_keyrings(machine: Machine) -> Iterator[Item]:
+def check_keyrings(machine: Machine) -> Iterator[DoctorItem]:
     """Check the keyrings that settings name. Without them the keys of envbuilder's own toolbox count."""
     for setting in ("ENVBUILDER_DEBIAN_KEYRING", "ENVBUILDER_UBUNTU_KEYRING"):
         path = machine.environment.get(setting)
-        keyring = Subject(DoctorCode.KEYRING, "keyring", "`lock` trusts no package list without it")
+        keyring = CheckSubject(DoctorCode.KEYRING, "keyring", "`lock` trusts no package list without it")
         if path and not Path(path).is_file():
             repair = f"correct {setting}, or unset it: envbuilder has keys of its own"
             yield keyring.missing(f"{path} is not there", repair)
 
 
-def check_docker(machine: Machine) -> Iterator[Item]:
+def check_docker(machine: Machine) -> Iterator[DoctorItem]:
     """Check the Docker engine, which no build needs: it loads the image and runs `exec --in image`."""
     why = "`build` loads the image into it, and `exec --in image` runs there"
-    engine = Subject(DoctorCode.DOCKER, "Docker engine", why)
+    engine = CheckSubject(DoctorCode.DOCKER, "Docker engine", why)
     try:
         server = machine.runner.run(_DOCKER_VERSION).strip()
     except (CommandError, ToolError) as error:
@@ -150,7 +152,7 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     yield engine.ok(server) if is_new else engine.warning(server, install_hint("docker.io"))
 
     why = "`--runner buildkit` and bases that are images are built with it"
-    buildx = Subject(DoctorCode.BUILDX, "buildx", why)
+    buildx = CheckSubject(DoctorCode.BUILDX, "buildx", why)
     version = machine.output_of("docker", "buildx", "version", why="ask for buildx")
     if version:
         yield buildx.ok(" ".join(version.split()[1:2]) or version)
@@ -158,7 +160,7 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         yield buildx.warning("not installed", install_command("docker-buildx"))
 
     why = "with containerd's the engine keeps the image's digest and takes only the layers that it lacks"
-    store = Subject(DoctorCode.IMAGE_STORE, "image store", why)
+    store = CheckSubject(DoctorCode.IMAGE_STORE, "image store", why)
     repair = 'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine'
     words = ("docker", "info", "--format", "{{.DriverStatus}}")
     status = machine.output_of(*words, why="ask how images are stored")
@@ -170,13 +172,13 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         yield store.warning("the engine's own", repair)
 
 
-def check_space(machine: Machine) -> Iterator[Item]:
+def check_space(machine: Machine) -> Iterator[DoctorItem]:
     why = f"an environment with CUDA takes up to {gigabytes(ROOM)}, one without {gigabytes(LEAST)}"
     for name, path, setting in (
         ("cache space", machine.cache, "ENVBUILDER_CACHE"),
         ("output space", machine.output, "`build --output`"),
     ):
-        space = Subject(DoctorCode.SPACE, name, why)
+        space = CheckSubject(DoctorCode.SPACE, name, why)
         repair = f"`envbuilder cache --gc`, or point {setting} at a larger disk"
         free = free_bytes(path)
         if free is None:
@@ -191,9 +193,9 @@ def check_space(machine: Machine) -> Iterator[Item]:
             yield space.warning(room, repair) if free >= LEAST else space.missing(room, repair)
 
 
-def check_cache(machine: Machine) -> Iterator[Item]:
+def check_cache(machine: Machine) -> Iterator[DoctorItem]:
     folder = machine.cache
-    cache = Subject(DoctorCode.CACHE, "cache", "builds use its files, so nobody else may write there")
+    cache = CheckSubject(DoctorCode.CACHE, "cache", "builds use its files, so nobody else may write there")
     try:
         status = folder.lstat()
     except FileNotFoundError:
@@ -213,11 +215,13 @@ def check_cache(machine: Machine) -> Iterator[Item]:
         yield from _leftovers(machine)
 
 
-def _leftovers(machine: Machine) -> Iterator[Item]:
+def _leftovers(machine: Machine) -> Iterator[DoctorItem]:
     work = machine.cache / "work"
     left = Store(machine.cache, create=False).leftovers() if work.is_dir() else ()
     if left:
-        leftovers = Subject(DoctorCode.CACHE, "leftovers", "they take space; the next build removes them")
+        leftovers = CheckSubject(
+            DoctorCode.CACHE, "leftovers", "they take space; the next build removes them"
+        )
         yield leftovers.warning(
             f"{len(left)} temporary folders of builds that were killed in {work}",
             "envbuilder doctor --fix",
@@ -225,9 +229,9 @@ def _leftovers(machine: Machine) -> Iterator[Item]:
         )
 
 
-def check_sources(machine: Machine) -> Iterator[Item]:
+def check_sources(machine: Machine) -> Iterator[DoctorItem]:
     why = "`lock` and the first build fetch from it; later builds do not need it"
-    source = Subject(DoctorCode.SOURCES, "source", why)
+    source = CheckSubject(DoctorCode.SOURCES, "source", why)
     repair = "look at the network, the proxy, or the settings (ENVBUILDER_DEBIAN_MIRROR, ENVBUILDER_INDEX, …)"
     reached = machine.reach()
     for answer in reached:
@@ -239,10 +243,10 @@ def check_sources(machine: Machine) -> Iterator[Item]:
     yield _clock(machine, [answer.skew for answer in reached if answer.skew is not None])
 
 
-def _clock(machine: Machine, skews: list[float]) -> Item:
+def _clock(machine: Machine, skews: list[float]) -> DoctorItem:
     """Judge the clock by the source that differs least, then by what the kernel says."""
     why = "certificates and package lists are valid for certain days; logs of several nodes are compared by time"
-    clock = Subject(DoctorCode.CLOCK, "clock", why)
+    clock = CheckSubject(DoctorCode.CLOCK, "clock", why)
     repair = "timedatectl set-ntp true"
     off = min(skews, key=abs, default=None)
     near = "" if off is None else f"within {abs(off) + 1:.0f} s of a source's"

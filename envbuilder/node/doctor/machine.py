@@ -91,31 +91,31 @@ class DoctorRow(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CheckSubject:
     """What a check judges, and why it matters. Its methods return the item for each state."""
 
     code: DoctorCode
     name: str
     why: str
 
-    def ok(self, found: str) -> "Item":
-        return Item(self, State.OK, found)
+    def ok(self, found: str) -> "DoctorItem":
+        return DoctorItem(self, State.OK, found)
 
-    def unknown(self, found: str, repair: str = "") -> "Item":
-        return Item(self, State.UNKNOWN, found, repair)
+    def unknown(self, found: str, repair: str = "") -> "DoctorItem":
+        return DoctorItem(self, State.UNKNOWN, found, repair)
 
-    def warning(self, found: str, repair: str, fix: Fix | None = None) -> "Item":
-        return Item(self, State.WARNING, found, repair, fix)
+    def warning(self, found: str, repair: str, fix: Fix | None = None) -> "DoctorItem":
+        return DoctorItem(self, State.WARNING, found, repair, fix)
 
-    def missing(self, found: str, repair: str, fix: Fix | None = None) -> "Item":
-        return Item(self, State.MISSING, found, repair, fix)
+    def missing(self, found: str, repair: str, fix: Fix | None = None) -> "DoctorItem":
+        return DoctorItem(self, State.MISSING, found, repair, fix)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class DoctorItem:
     """What a check found, and the command that repairs it."""
 
-    subject: Subject
+    subject: CheckSubject
     state: State
     found: str
     repair: str = ""
@@ -158,7 +158,7 @@ def lockable_memory() -> int | None:
 
 
 # Driver and names of GPUs → an item for each recipe with CUDA, compared with them.
-RecipeItems = Callable[[str, Sequence[str]], Iterable[Item]]
+RecipeItems = Callable[[str, Sequence[str]], Iterable[DoctorItem]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

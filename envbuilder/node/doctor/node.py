@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.system import install_command, install_hint
-from envbuilder.node.doctor.machine import DoctorCode, Fix, Item, Machine, Subject, free_bytes, gigabytes
+from envbuilder.node.doctor.machine import (
+    CheckSubject,
+    DoctorCode,
+    DoctorItem,
+    Fix,
+    Machine,
+    free_bytes,
+    gigabytes,
+)
 from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING
 from envbuilder.node.nccl.files import names, text
 
@@ -32,15 +40,15 @@ _CONTROL: Final = 6
 _REDIRECT: Final = 0x0004 | 0x0008 | 0x0020  # request redirect, completion redirect, egress control
 
 
-def check_apptainer(machine: Machine) -> Iterator[Item]:
+def check_apptainer(machine: Machine) -> Iterator[DoctorItem]:
     why = "a SIF runs in it"
     for name in ("Apptainer", "Singularity"):
         answer = machine.output_of(name.lower(), "--version", why=f"ask for {name}'s version")
         if version := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer or ""):
             setuid = ", setuid" if has_setuid(machine) else ""
-            yield Subject(DoctorCode.APPTAINER, name, why).ok(version[0] + setuid)
+            yield CheckSubject(DoctorCode.APPTAINER, name, why).ok(version[0] + setuid)
             return
-    yield Subject(DoctorCode.APPTAINER, "Apptainer", why).missing(
+    yield CheckSubject(DoctorCode.APPTAINER, "Apptainer", why).missing(
         "not installed",
         f"{install_hint('apptainer')}; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
     )
@@ -70,10 +78,10 @@ def has_namespaces(machine: Machine) -> bool:
     return machine.output_of(*words, why="make a user namespace") is not None
 
 
-def check_namespaces(machine: Machine) -> Iterator[Item]:
+def check_namespaces(machine: Machine) -> Iterator[DoctorItem]:
     """Try to make a user namespace; the switches explain a failure."""
     why = "Apptainer without setuid makes its own user namespace"
-    namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
+    namespaces = CheckSubject(DoctorCode.NAMESPACES, "user namespaces", why)
     switches, commands = shut_switches(machine)
     repair = commands or "ask the administrators for user namespaces or apptainer-suid"
     if has_namespaces(machine):
@@ -85,8 +93,8 @@ def check_namespaces(machine: Machine) -> Iterator[Item]:
     yield judge(f"cannot be made ({switches or 'the kernel or a container forbids it'})", repair)
 
 
-def check_fuse(machine: Machine) -> Iterator[Item]:
-    fuse = Subject(DoctorCode.FUSE, "FUSE", "without root or setuid, a SIF is mounted by squashfuse")
+def check_fuse(machine: Machine) -> Iterator[DoctorItem]:
+    fuse = CheckSubject(DoctorCode.FUSE, "FUSE", "without root or setuid, a SIF is mounted by squashfuse")
     device = machine.root / "dev/fuse"
     if not device.exists():
         command = ("modprobe", "fuse")
@@ -108,9 +116,9 @@ def check_fuse(machine: Machine) -> Iterator[Item]:
         yield fuse.ok(f"{device} and its helpers are there")
 
 
-def check_driver(machine: Machine) -> Iterator[Item]:
+def check_driver(machine: Machine) -> Iterator[DoctorItem]:
     why = "the driver belongs to the machine, not to the image; each CUDA needs a minimum version"
-    driver = Subject(DoctorCode.DRIVER, "driver", why)
+    driver = CheckSubject(DoctorCode.DRIVER, "driver", why)
     version, gpus = machine.facts.driver, machine.facts.gpus
     if gpus is None:
         yield driver.unknown(machine.facts.source("gpus") or "GPUs could not be looked for")
@@ -125,12 +133,12 @@ def check_driver(machine: Machine) -> Iterator[Item]:
         yield from machine.recipes(version, tuple(dict.fromkeys(gpu.name for gpu in gpus or () if gpu.name)))
 
 
-def _driver_libraries(machine: Machine) -> Iterator[Item]:
+def _driver_libraries(machine: Machine) -> Iterator[DoctorItem]:
     """Look for libcuda where Apptainer's `--nv` does."""
     why = (
         "`apptainer exec --nv` takes the driver's libraries from the cache of ldconfig, and from nowhere else"
     )
-    libraries = Subject(DoctorCode.DRIVER, "driver libraries", why)
+    libraries = CheckSubject(DoctorCode.DRIVER, "driver libraries", why)
     cached = machine.output_of("/sbin/ldconfig", "-p", why="ask for the libraries that Apptainer finds")
     if cached is None:
         yield libraries.unknown("`/sbin/ldconfig -p` does not answer")
@@ -149,9 +157,9 @@ def _driver_libraries(machine: Machine) -> Iterator[Item]:
         )
 
 
-def check_memory(machine: Machine) -> Iterator[Item]:
+def check_memory(machine: Machine) -> Iterator[DoctorItem]:
     why = "NCCL and DataLoader workers pass data through it; 1 GB is enough for most jobs"
-    shared = Subject(DoctorCode.SHARED_MEMORY, "/dev/shm", why)  # noqa: S108 - a name; no file is made
+    shared = CheckSubject(DoctorCode.SHARED_MEMORY, "/dev/shm", why)  # noqa: S108 - a name; no file is made
     size = machine.facts.shm
     if size is None:
         yield shared.unknown("cannot be read")
@@ -162,7 +170,9 @@ def check_memory(machine: Machine) -> Iterator[Item]:
 
     why = "InfiniBand and RoCE lock the memory that they send from"
     has_rdma = bool(machine.facts.rdma)
-    locked = Subject(DoctorCode.LIMITS, "locked memory", why if has_rdma else f"{why}; there is none here")
+    locked = CheckSubject(
+        DoctorCode.LIMITS, "locked memory", why if has_rdma else f"{why}; there is none here"
+    )
     if machine.memlock is None:
         yield locked.ok("unlimited")
     elif not has_rdma:
@@ -174,7 +184,7 @@ def check_memory(machine: Machine) -> Iterator[Item]:
         )
 
 
-def check_scratch(machine: Machine) -> Iterator[Item]:
+def check_scratch(machine: Machine) -> Iterator[DoctorItem]:
     env = machine.environment
     places = {
         "TMPDIR": env.get("TMPDIR") or "/tmp",  # noqa: S108 - what programs use without it
@@ -184,7 +194,7 @@ def check_scratch(machine: Machine) -> Iterator[Item]:
     why = "images that are pulled or unpacked go through it, and homes on clusters have small quotas"
     for path in dict.fromkeys(places.values()):
         settings = [setting for setting, place in places.items() if place == path]
-        scratch = Subject(DoctorCode.SCRATCH, ", ".join(settings), why)
+        scratch = CheckSubject(DoctorCode.SCRATCH, ", ".join(settings), why)
         free = free_bytes(Path(path))
         if free is None:
             yield scratch.unknown(f"{path} cannot be read")
@@ -194,13 +204,13 @@ def check_scratch(machine: Machine) -> Iterator[Item]:
             yield scratch.ok(f"{gigabytes(free)} free at {path}")
 
 
-def check_bus(machine: Machine) -> Iterator[Item]:
+def check_bus(machine: Machine) -> Iterator[DoctorItem]:
     """Check IOMMU and ACS, which slow down or break transfers between GPUs of one node."""
     gpus = machine.facts.gpus or ()
     if len(gpus) < 2:
         return
     why = "with translation on bare metal, copies between GPUs over PCIe hang or arrive damaged"
-    iommu = Subject(DoctorCode.IOMMU, "IOMMU", why)
+    iommu = CheckSubject(DoctorCode.IOMMU, "IOMMU", why)
     kinds = {gpu.iommu for gpu in gpus}
     listed = ", ".join(sorted(kind for kind in kinds if kind))
     if None in kinds:
@@ -217,9 +227,9 @@ def check_bus(machine: Machine) -> Iterator[Item]:
     yield _acs(machine)
 
 
-def _acs(machine: Machine) -> Item:
+def _acs(machine: Machine) -> DoctorItem:
     why = "ACS sends traffic between GPUs under one switch up to the processor and back"
-    acs = Subject(DoctorCode.ACS, "ACS", why)
+    acs = CheckSubject(DoctorCode.ACS, "ACS", why)
     repair = "turn ACS off in the BIOS, or `setpci -s BRIDGE ECAP_ACS+6.w=0000` after each boot"
     folder = machine.root / "sys/bus/pci/devices"
     devices = [folder / name for name in names(folder) or ()]
@@ -253,9 +263,9 @@ def redirects(config: Path) -> bool | None:
     return False
 
 
-def check_fabric(machine: Machine) -> Iterator[Item]:
+def check_fabric(machine: Machine) -> Iterator[DoctorItem]:
     why = "NCCL uses InfiniBand or RoCE where a port is active, the library is in the image and its devices are open"
-    fabric = Subject(DoctorCode.RDMA, "RDMA", why)
+    fabric = CheckSubject(DoctorCode.RDMA, "RDMA", why)
     rdma = machine.facts.rdma
     if rdma is None:
         yield fabric.unknown(machine.facts.source("rdma") or "cannot be read")
@@ -286,18 +296,18 @@ def has_slurm(environment: Mapping[str, str], root: Path) -> bool:
     return named or any((root / path).exists() for path in ("etc/slurm/slurm.conf", "run/slurm/conf"))
 
 
-def check_slurm(machine: Machine) -> Iterator[Item]:
+def check_slurm(machine: Machine) -> Iterator[DoctorItem]:
     if not has_slurm(machine.environment, machine.root):
         return
     why = "`launch slurm` writes jobs for it; facts of a login node are not those of a compute node"
-    slurm = Subject(DoctorCode.SLURM, "Slurm", why)
+    slurm = CheckSubject(DoctorCode.SLURM, "Slurm", why)
     version = machine.output_of("sinfo", "--version", why="ask for Slurm's version")
     job = machine.environment.get("SLURM_JOB_ID", "")
     where = f"in job {job}" if job else "not in a job"
     yield slurm.ok(f"{version or 'its commands do not answer'}, {where}")
 
 
-def check_locks(machine: Machine) -> Iterator[Item]:
+def check_locks(machine: Machine) -> Iterator[DoctorItem]:
     """Find locks of torch's load() older than any compilation, for which torch 2.13 and older wait forever."""
     folder = machine.environment.get("TORCH_EXTENSIONS_DIR") or machine.home / ".cache/torch_extensions"
     old: list[str] = []
@@ -307,6 +317,6 @@ def check_locks(machine: Machine) -> Iterator[Item]:
                 old.append(str(path))
     if old:
         why = "torch 2.13 and older waits forever for a lock that a killed compilation left"
-        yield Subject(DoctorCode.LOCKS, "extension locks", why).warning(
+        yield CheckSubject(DoctorCode.LOCKS, "extension locks", why).warning(
             f"{len(old)} older than an hour below {folder}", f"rm {' '.join(old)}  # when nothing compiles"
         )

@@ -51,7 +51,7 @@ COMMAND = re.compile(r"topo\s+(-\w+|--\w[\w-]*)(?:\s+([rwnap]+)\b)?")
 
 
 @dataclass(frozen=True)
-class Matrix:
+class PastedMatrix:
     """One block of text that has the head of a matrix; without `cells` where `damage` makes them uncertain."""
 
     kind: str  # "links" or "p2p"
@@ -65,7 +65,7 @@ class Matrix:
 def parse_pasted(texts: dict[str, str]) -> Facts:
     """Parse the facts of one machine; `texts` maps file names to texts."""
     facts = Facts()
-    matrices: list[tuple[str, Matrix]] = []
+    matrices: list[tuple[str, PastedMatrix]] = []
     for name, text in sorted(texts.items()):
         plain = clean(text)
         listing, traces = parse_listing(plain), _traces(plain)
@@ -79,7 +79,7 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
     return _with_matrices(facts, matrices)
 
 
-def _with_matrices(facts: Facts, matrices: list[tuple[str, Matrix]]) -> Facts:
+def _with_matrices(facts: Facts, matrices: list[tuple[str, PastedMatrix]]) -> Facts:
     """Add the matrices that are consistent. Two that differ are of two machines, and neither counts."""
     damage = [f"{name}: {matrix.damage}" for name, matrix in matrices if matrix.damage]
     counts = {matrix.gpus for _, matrix in matrices if matrix.gpus is not None}
@@ -167,13 +167,13 @@ def clean(text: str) -> str:
     return text.replace("\u00a0", " ").replace("\u202f", " ").replace("\ufeff", "")
 
 
-def find_matrices(text: str) -> tuple[Matrix, ...]:
+def find_matrices(text: str) -> tuple[PastedMatrix, ...]:
     """Return every matrix in a text. A repeated header without rows does not count when another has rows."""
     # Without the marks of comments, quotes and fences in front of a line.
     bare = [COMMENT.sub("", line.replace("`", " ")) for line in clean(text).split("\n")]
     lines = _joined_headers(_without_bars(bare))
     heads = [(number, names) for number, line in enumerate(lines) if (names := _header(line))]
-    matrices: list[Matrix] = []
+    matrices: list[PastedMatrix] = []
     for index, (number, names) in enumerate(heads):
         end = heads[index + 1][0] if index + 1 < len(heads) else len(lines)
         before = lines[heads[index - 1][0] + 1 if index else 0 : number + 1]
@@ -226,14 +226,14 @@ def _header(line: str) -> tuple[str, ...]:
     return () if re.match(rf"\s*(?!{OTHER_HEADING})\S", rest) else tuple(names)
 
 
-def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix:
+def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> PastedMatrix:
     """Read the block under one header."""
     gpus = [name for name in names if name.startswith("GPU")]
     legend = {match[1] for line in lines if (match := LEGEND.match(line))}
     command = next((match for line in reversed(before) if (match := COMMAND.search(line))), None)
     rows, stray = _rows(lines)
     if not rows:
-        return Matrix("links", len(gpus), damage=stray or NO_ROWS)
+        return PastedMatrix("links", len(gpus), damage=stray or NO_ROWS)
     words = " ".join(rest for _, rest in rows)
     is_links, is_status = (
         re.search(rf"(?<!\w)({kind.removeprefix('X|')})(?!\w)", words) is not None for kind in (LINK, STATUS)
@@ -244,15 +244,15 @@ def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix
         or ("PIX" in legend and "NV#" not in legend and "SOC" not in legend)
     )
     if is_status and is_links:
-        return Matrix(kind, len(gpus), damage="words of `topo -m` and `topo -p2p` are mixed")
+        return PastedMatrix(kind, len(gpus), damage="words of `topo -m` and `topo -p2p` are mixed")
     if gpus != [f"GPU{number}" for number in range(len(gpus))] or names[: len(gpus)] != tuple(gpus):
-        return Matrix(kind, len(gpus), damage="the columns of the GPUs are not in order")
+        return PastedMatrix(kind, len(gpus), damage="the columns of the GPUs are not in order")
     cells, damage = _cells(len(gpus), len(names), rows, LINK if kind == "links" else STATUS)
     damage = damage or stray or _contradiction(cells, both_ways=kind == "links")
     if damage:
-        return Matrix(kind, len(gpus), damage=damage)
+        return PastedMatrix(kind, len(gpus), damage=damage)
     cut = _missing(names, [name for name, _ in rows])
-    return Matrix(kind, len(gpus), cells, pcie_only, cut, _nics(names, rows, lines))
+    return PastedMatrix(kind, len(gpus), cells, pcie_only, cut, _nics(names, rows, lines))
 
 
 def _nics(
@@ -350,7 +350,7 @@ def _contradiction(cells: tuple[tuple[str, ...], ...], *, both_ways: bool) -> st
     return ""
 
 
-def _stray(lines: list[str]) -> Matrix | None:
+def _stray(lines: list[str]) -> PastedMatrix | None:
     """Return a damaged matrix for rows whose header is missing.
 
     A row has a cell for each adapter, too. The GPUs are counted where their rows begin with GPU0 and either a row of
@@ -364,4 +364,4 @@ def _stray(lines: list[str]) -> Matrix | None:
     is_square = all(len(cells) == len(gpus) for _, cells in rows)
     is_counted = gpus == [f"GPU{number}" for number in range(len(gpus))]
     is_whole = is_counted and (is_square or len(gpus) < len(rows))
-    return Matrix("links", len(gpus) if is_whole else None, damage="cut: there are rows and no header")
+    return PastedMatrix("links", len(gpus) if is_whole else None, damage="cut: there are rows and no header")

@@ -20,14 +20,14 @@ from envbuilder.run.launch.script import (
     site_options,
 )
 from envbuilder.run.launch.site import Site
-from envbuilder.run.launch.start import Script, submit
+from envbuilder.run.launch.start import GeneratedScript, submit
 
 NAME: Final = "build"  # of the job, its script and its logs
 
 
 def make_array(
     recipes: Sequence[Path], build: Sequence[str], *, cache: Path, folder: Path, output: Path, site: Site, at_once: int = 0
-) -> Script:  # fmt: skip
+) -> GeneratedScript:  # fmt: skip
     """Return the script that runs `build` in `folder` with each recipe. Every path must be the same on all nodes.
 
     `at_once` tasks run at the same time; 0 is no limit.
@@ -60,7 +60,7 @@ def make_array(
         options,
     )
     text = compose(head, settings, (PARTS / "common.sh", PARTS / "array.sh"))
-    return Script(name=NAME, text=text, folder=folder, logs=logs)
+    return GeneratedScript(name=NAME, text=text, folder=folder, logs=logs)
 
 
 class ArrayBuild(Answer):
@@ -109,7 +109,7 @@ class ArrayJob(Answer):
 
 
 def submit_array(
-    script: Script, names: Sequence[str], runner: Runner, *, wait: bool, report: Callable[[str], None], width: int
+    script: GeneratedScript, names: Sequence[str], runner: Runner, *, wait: bool, report: Callable[[str], None], width: int
 ) -> Reply[ArrayJob]:  # fmt: skip
     """Submit an array job. With `wait`, report how each task ended."""
     started = submit(script, runner, wait=wait, report=report)

@@ -74,7 +74,7 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class LaunchJob:
     """A complete job, ready to be written as a script."""
 
     environment: Environment
@@ -99,7 +99,7 @@ class Job:
         return self.folder / word if word and not word.startswith("/") else None
 
 
-def torch_has(job: Job, since: tuple[int, ...]) -> bool:
+def torch_has(job: LaunchJob, since: tuple[int, ...]) -> bool:
     """Return whether the environment has this torch or a newer one."""
     return tuple(int(part) for part in job.environment.torch.partition("+")[0].split(".")[:2]) >= since
 
@@ -113,7 +113,7 @@ def parse_shape(text: str) -> Shape:
     raise UsageError(message, hint=nearest(text, shapes).strip())
 
 
-def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:
+def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> LaunchJob:
     """Make a job from the command line and the site; raises UsageError for a job that cannot run."""
     if options.smoke and options.program:
         raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
@@ -129,7 +129,7 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     gpus = options.gpus if options.gpus is not None else int(bool(environment.cuda))
     ranks = options.ranks or gpus or 1
     program = (*SMOKE, "--ranks", str(nodes * ranks)) if options.smoke else options.program
-    job = Job(
+    job = LaunchJob(
         environment=environment, program=program, where=options.where, shape=parse_shape(options.shape), nodes=nodes,
         ranks=ranks, gpus=gpus,
         folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
@@ -139,7 +139,7 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     return _moved(job, options.for_site) if options.for_site else job
 
 
-def _moved(job: Job, site: str) -> Job:
+def _moved(job: LaunchJob, site: str) -> LaunchJob:
     """Return the job with the folders of its site in place of this machine's. Raises UsageError for what cannot move."""
     examples = {"sifs": "sifs: /scratch/$USER/sifs", "projects": "projects: /home/$USER/projects"}
     if lacks := [key for key in examples if not getattr(job.site, key)]:
@@ -159,7 +159,7 @@ def _moved(job: Job, site: str) -> Job:
     )  # fmt: skip
 
 
-def local_paths(job: Job) -> tuple[str, ...]:
+def local_paths(job: LaunchJob) -> tuple[str, ...]:
     """Return the paths of this machine that are in the job's script: its SIF and folder, and those among the user's words."""
     places = () if job.for_site else (job.environment.location, str(job.folder))
     words = [word.rpartition("=")[2] for word in job.program]
@@ -167,7 +167,7 @@ def local_paths(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*places, *paths)))
 
 
-def _check(job: Job) -> None:
+def _check(job: LaunchJob) -> None:
     environment = job.environment
     if environment.torch in ("", NO_TORCH):
         raise UsageError(

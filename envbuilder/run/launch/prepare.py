@@ -17,7 +17,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_processor
-from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
+from envbuilder.run.launch.job import Environment, LaunchJob, LaunchOptions, make_job
 from envbuilder.run.launch.site import Site, find_site, find_slurm_site
 from envbuilder.run.named import MADE_BY, need_image, need_sif
 
@@ -32,7 +32,7 @@ class Pins:
     gpus: tuple[str, ...]
 
 
-def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
+def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> LaunchJob:
     """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run, and what `need_sif` raises."""
     if options.for_site and options.profile not in ("", options.for_site, settings.get("ENVBUILDER_SITE")):
         message = "`--for` and `--profile` name two sites for one script"

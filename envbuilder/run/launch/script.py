@@ -17,7 +17,7 @@ from envbuilder.run.container import IMAGE_FOLDERS, IMAGE_TREES, SHARED_BY_APPTA
 from envbuilder.run.launch.job import (
     RANK_IN_LOGS_SINCE,
     TORCHRUN_SINCE,
-    Job,
+    LaunchJob,
     Where,
     torch_has,
     words_for_launcher,
@@ -31,7 +31,7 @@ LOG: Final = "%x-%j.log"  # of a job of Slurm
 LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
 
 
-def render(job: Job) -> str:
+def render(job: LaunchJob) -> str:
     environment, is_slurm = job.environment, job.where == "slurm"
     use = "`sbatch THIS-FILE` submits it" if is_slurm else "`bash THIS-FILE` runs it"
     ranks = f"{job.nodes * job.ranks} ranks on {job.nodes} nodes"
@@ -89,7 +89,7 @@ def render_enter(name: str, sif: Path, site: Site) -> str:
     return compose(head, settings, (PARTS / "keep_out.sh", PARTS / "exec.sh"))
 
 
-def _parts(job: Job) -> list[str]:
+def _parts(job: LaunchJob) -> list[str]:
     if job.shape == "tasks":
         ranks = "tasks"
     elif not torch_has(job, TORCHRUN_SINCE):
@@ -109,7 +109,7 @@ def _parts(job: Job) -> list[str]:
     ]
 
 
-def _settings(job: Job) -> dict[str, str]:
+def _settings(job: LaunchJob) -> dict[str, str]:
     """Return the settings of the nodes, then those of the machine where the script starts."""
     environment, site, ssh = job.environment, job.site, job.site.ssh
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
@@ -162,7 +162,7 @@ def _path(path: Path | str, folder: str) -> str:
     return quoted_path(root, str(path).removeprefix(root))
 
 
-def _srun_options(job: Job) -> tuple[str, ...]:
+def _srun_options(job: LaunchJob) -> tuple[str, ...]:
     if job.shape == "torchrun":
         return (f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1")
     # A rank that sees only its own GPU cannot use P2P with the others (NVIDIA/nccl#1066).
@@ -170,7 +170,7 @@ def _srun_options(job: Job) -> tuple[str, ...]:
     return (f"--nodes={job.nodes}", f"--ntasks-per-node={job.ranks}", *peers, "--label")
 
 
-def _slurm_options(job: Job) -> list[str]:
+def _slurm_options(job: LaunchJob) -> list[str]:
     slurm = job.site.slurm
     tasks = job.ranks if job.shape == "tasks" else 1
     cpus = slurm.cpus_per_rank * job.ranks // tasks
@@ -194,7 +194,7 @@ def site_options(slurm: SlurmSite) -> list[str]:
     return [f"--{key}={value}" for key in SLURM_SHAPES if (value := getattr(slurm, key))]
 
 
-def _gpu_options(job: Job) -> tuple[str, ...]:
+def _gpu_options(job: LaunchJob) -> tuple[str, ...]:
     """Request GPUs per node: GPUs per task are hidden from each other."""
     slurm = job.site.slurm
     if not job.gpus or slurm.gpu_flag == "none":

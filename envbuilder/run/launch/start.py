@@ -17,7 +17,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.diagnose import Incident, LogError, Role, diagnose
-from envbuilder.run.launch.job import Job, LaunchOptions, local_paths, program_file
+from envbuilder.run.launch.job import LaunchJob, LaunchOptions, local_paths, program_file
 from envbuilder.run.launch.script import LOG, render
 
 EXECUTABLE: Final = 0o755
@@ -57,7 +57,7 @@ _REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class GeneratedScript:
     name: str
     text: str
     folder: Path  # the script's working folder
@@ -82,16 +82,16 @@ class Started:
         return f"job {self.number} {state}: {log}, script {self.script}"
 
 
-def script_of(job: Job) -> Script:
+def script_of(job: LaunchJob) -> GeneratedScript:
     given = (option.partition("=") for option in job.site.slurm.options)
     logs = [value for name, _, value in given if name == "--output"]
-    return Script(
+    return GeneratedScript(
         name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs, for_site=job.for_site,
         log=logs[-1] if logs else f"{job.logs}/{LOG}",
     )  # fmt: skip
 
 
-def save_script(path: Path, script: Script) -> Path:
+def save_script(path: Path, script: GeneratedScript) -> Path:
     hint = "launch from a folder that you may write to, and that every node has"
     with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class WrittenScript(Answer):
     text: str
 
 
-def write_job(job: Job, path: Path | None, report: Callable[[str], None]) -> Reply[WrittenScript]:
+def write_job(job: LaunchJob, path: Path | None, report: Callable[[str], None]) -> Reply[WrittenScript]:
     """Write the script of a job and return the command that starts it; without a path, return the script."""
     script = script_of(job)
     if path and (earlier := keep_other(path, script)):
@@ -126,7 +126,7 @@ def write_job(job: Job, path: Path | None, report: Callable[[str], None]) -> Rep
     return shown
 
 
-def show_script(script: Script, path: Path | None, program: str) -> Reply[WrittenScript]:
+def show_script(script: GeneratedScript, path: Path | None, program: str) -> Reply[WrittenScript]:
     """Write a script and return the command that starts it; without a path, return the script."""
     written = save_script(path, script) if path else ""
     text = pasted(program, path) if path else script.text.removesuffix("\n")
@@ -145,7 +145,7 @@ def _need_own_logs(folder: Path) -> None:
         )
 
 
-def keep_other(path: Path, script: Script) -> Path | None:
+def keep_other(path: Path, script: GeneratedScript) -> Path | None:
     """Give a file with another text than the script's a second name, `FILE~`, and return that: somebody may have edited it."""
     if not path.is_file() or path.read_bytes() == script.text.encode():
         return None
@@ -155,7 +155,7 @@ def keep_other(path: Path, script: Script) -> Path | None:
     return kept
 
 
-def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str], None]) -> Started:
+def submit(script: GeneratedScript, runner: Runner, *, wait: bool, report: Callable[[str], None]) -> Started:
     """Submit the script; with `wait`, wait for the end of the job. Raises LaunchError when Slurm rejects it."""
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
@@ -240,13 +240,13 @@ def _mistakes(path: Path, word: str, first: str) -> Iterator[tuple[str, str]]:
         yield reason, f"add that line, or launch `{pasted('--', 'bash', word)}`"
 
 
-def exec_script(job: Job) -> NoReturn:
+def exec_script(job: LaunchJob) -> NoReturn:
     """Replace this process by the script: signals, output and exit code are then its own."""
     script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
     exec_process(("bash", str(script)))
 
 
-def check_job(job: Job, runner: Runner) -> str:
+def check_job(job: LaunchJob, runner: Runner) -> str:
     """Return a warning about a job without GPUs, or "". Raises UsageError for more nodes or time than its partition has.
 
     Slurm would queue such a job, and never start it.
@@ -259,7 +259,7 @@ def check_job(job: Job, runner: Runner) -> str:
     return ""
 
 
-def check_time(job: Job) -> str:
+def check_time(job: LaunchJob) -> str:
     """Return a warning about a time limit that leaves none for the program, or ""."""
     limit = job.site.slurm.time
     if limit in ("", "UNLIMITED") or _seconds(limit) > job.grace:

@@ -20,7 +20,15 @@ from envbuilder.core.errors import EnvbuilderError, FetchError
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.private import open_to_all
 from envbuilder.core.process import Runner
-from envbuilder.sources.http import PAGE, PARALLEL, Limits, Progress, SourceError, Waiting, wait_silently
+from envbuilder.sources.http import (
+    PAGE,
+    PARALLEL,
+    Progress,
+    RequestLimits,
+    SourceError,
+    Waiting,
+    wait_silently,
+)
 from envbuilder.sources.names import REGISTRY, Sources, Wanted, file_path
 
 if TYPE_CHECKING:
@@ -68,7 +76,7 @@ class Fetcher:
 
     def __init__(
         self, store: Store, sources: Callable[[], Sources], *, offline: bool = False, registry: FetchBlob | None = None,
-        waiting: Waiting = wait_silently, limits: Limits | None = None,
+        waiting: Waiting = wait_silently, limits: RequestLimits | None = None,
     ) -> None:  # fmt: skip
         self._limits = limits
         self._store = store

@@ -29,8 +29,8 @@ from envbuilder.core.errors import FetchError
 from envbuilder.sources.http import (
     ARCHIVE,
     PAGE,
-    Limits,
     Progress,
+    RequestLimits,
     SourceError,
     TransientError,
     Waiting,
@@ -69,7 +69,7 @@ class SourceClient:
 
     def __init__(
         self, sources: Sources, *, local_only: bool, repositories: Mapping[str, str] = MappingProxyType({}),
-        waiting: Waiting = wait_silently, limits: Limits | None = None,
+        waiting: Waiting = wait_silently, limits: RequestLimits | None = None,
     ) -> None:  # fmt: skip
         """`repositories` are the addresses of sources that no setting names; it may grow."""
         self.sources = sources
@@ -310,7 +310,7 @@ class Index:
     a file object for `zipfile`, with the credentials, proxies and retries of `SourceClient`.
     """
 
-    def __init__(self, sources: Sources, limits: Limits | None = None) -> None:
+    def __init__(self, sources: Sources, limits: RequestLimits | None = None) -> None:
         self.client = SourceClient(sources, local_only=False, limits=limits)
 
     def files(self, project: str) -> tuple[Listed, ...]:

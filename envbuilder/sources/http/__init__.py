@@ -43,7 +43,7 @@ _REASONS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """What one answer of a server may take, in seconds and in bytes a second."""
 
     window: float = (

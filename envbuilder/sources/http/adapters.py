@@ -20,7 +20,7 @@ from typing import Any, Final
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from envbuilder.sources.http import PARALLEL, Limits
+from envbuilder.sources.http import PARALLEL, RequestLimits
 from envbuilder.sources.names import file_path
 
 # Bytes that may come without any content: headers, of which http.client takes 100 with 64 KiB each, and the frames of
@@ -40,7 +40,7 @@ class EmptyAnswerError(OSError):
 class Pace:
     """Counts the bytes of one answer and the time that was waited for them."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._waited = 0.0  # seconds of the current window
         self._came = 0  # bytes of it
@@ -90,7 +90,7 @@ class _PacedStream(io.RawIOBase):
 class _PacedResponse(http.client.HTTPResponse):
     """An answer of a server, read through its pace."""
 
-    def __init__(self, sock: socket.socket, *arguments: Any, limits: Limits, **options: Any) -> None:
+    def __init__(self, sock: socket.socket, *arguments: Any, limits: RequestLimits, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)
         self.pace = Pace(limits)
         self.fp = io.BufferedReader(_PacedStream(self.fp.detach(), self.pace))
@@ -101,7 +101,7 @@ class _PacedResponse(http.client.HTTPResponse):
 
 
 @functools.cache
-def _paced(connection: type, limits: Limits) -> type:
+def _paced(connection: type, limits: RequestLimits) -> type:
     answer = functools.partial(_PacedResponse, limits=limits)
     return type(connection.__name__, (connection,), {"response_class": staticmethod(answer)})
 
@@ -109,7 +109,7 @@ def _paced(connection: type, limits: Limits) -> type:
 class PacedAdapter(HTTPAdapter):
     """Lets a session of requests read answers with a pace."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         super().__init__(pool_maxsize=PARALLEL)
 
@@ -122,7 +122,7 @@ class PacedAdapter(HTTPAdapter):
 def pace_of(response: requests.Response) -> Pace:
     """Return the pace of an answer. A file's has one that nothing counts."""
     answer = getattr(response.raw, "_original_response", None)
-    return answer.pace if isinstance(answer, _PacedResponse) else Pace(Limits())
+    return answer.pace if isinstance(answer, _PacedResponse) else Pace(RequestLimits())
 
 
 class _File(io.FileIO):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from envbuilder.sources.http import Limits, SourceError, TransientError
+from envbuilder.sources.http import RequestLimits, SourceError, TransientError
 from envbuilder.sources.names import file_path, shown
 
 SECONDS: Final = 3.0
@@ -44,7 +44,7 @@ def _reach(url: str, certificates: Path | None) -> Reached:
         return Reached(url=shown(url), trouble="" if path.exists() else "there is no such folder")
     from envbuilder.sources.http.session import HttpSession  # noqa: PLC0415 - a quarter of what `doctor --help` takes
 
-    session = HttpSession(certificates, limits=Limits(window=SECONDS, answer=SECONDS, wait=SECONDS))
+    session = HttpSession(certificates, limits=RequestLimits(window=SECONDS, answer=SECONDS, wait=SECONDS))
     try:
         with session.send("GET", url) as answer:
             date, status = answer.headers.get("Date", ""), answer.status_code

@@ -25,8 +25,8 @@ from envbuilder.sources.http import (
     PAGE,
     SLOW,
     UNTRUSTED,
-    Limits,
     Progress,
+    RequestLimits,
     SourceError,
     TransientError,
     Waiting,
@@ -82,10 +82,10 @@ class HttpSession:
     """
 
     def __init__(
-        self, certificates: Path | None, waiting: Waiting = wait_silently, *, limits: Limits | None = None,
+        self, certificates: Path | None, waiting: Waiting = wait_silently, *, limits: RequestLimits | None = None,
         files: bool = False,
     ) -> None:  # fmt: skip
-        self.limits = limits or Limits()
+        self.limits = limits or RequestLimits()
         self.session = _Session()
         # Cookies go to every port of a host.
         self.session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))

@@ -8,17 +8,30 @@ from collections.abc import Sequence
 from envbuilder.core.findings import Finding
 from envbuilder.core.processor import Processor
 from envbuilder.verify.audit import libraries
-from envbuilder.verify.audit.audited_image import AuditedImage, Code, ImageTexts, Tree, read_audited
+from envbuilder.verify.audit.audited_image import (
+    AuditCode,
+    AuditedImage,
+    AuditedTree,
+    ImageTexts,
+    read_audited,
+)
 from envbuilder.verify.audit.files import check_rights, check_secrets
 from envbuilder.verify.audit.needed import check_needed, is_of_environment
 
 __all__ = [
-    "AuditedImage", "Code", "ImageTexts", "Tree", "audit", "check_needed", "is_of_environment", "read_audited",
+    "AuditCode",
+    "AuditedImage",
+    "AuditedTree",
+    "ImageTexts",
+    "audit",
+    "check_needed",
+    "is_of_environment",
+    "read_audited",
 ]  # fmt: skip
 
 
 def audit(
-    tree: Tree,
+    tree: AuditedTree,
     *,
     outside: ImageTexts | None = None,
     gpus: Sequence[str] = (),

@@ -27,7 +27,7 @@ _MOST: Final = 10_000  # entries of an ELF file's lists; a damaged file may clai
 Item = TypeVar("Item")
 
 
-class Code(CodeEnum):
+class AuditCode(CodeEnum):
     """The findings of the audits."""
 
     NO_CODE = "EB711", "a library of torch or an extension holds no code that one of the recipe's GPUs runs"
@@ -47,7 +47,7 @@ class Code(CodeEnum):
     NEEDED = "EB725", "a program or library needs a library that nothing in the image brings"
 
 
-class Tree(Protocol):
+class AuditedTree(Protocol):
     """A root file system whose files can be read."""
 
     @property
@@ -91,7 +91,7 @@ class ImageTexts:
 class AuditedImage:
     """A tree, its ELF files and the texts around it."""
 
-    tree: Tree
+    tree: AuditedTree
     paths: Mapping[str, Entry]
     elves: tuple[Elf, ...]
     unreadable: Mapping[str, str]  # path → why
@@ -107,7 +107,7 @@ class AuditedImage:
 
 
 def read_audited(
-    tree: Tree, *, outside: ImageTexts, is_read: Callable[[str], bool] = lambda _: True
+    tree: AuditedTree, *, outside: ImageTexts, is_read: Callable[[str], bool] = lambda _: True
 ) -> AuditedImage:
     """Read the ELF files among the paths that `is_read` chooses."""
     elves: list[Elf] = []

@@ -7,7 +7,7 @@ from typing import Final
 
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.verify.audit.audited_image import AuditedImage, Code
+from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage
 
 # Debian's own set-id programs, in every root or in packages that recipes add. They keep their bits: Apptainer
 # mounts images without set-uid, containers of the Docker engine need `su` and `passwd`, and without the bits
@@ -32,13 +32,13 @@ def check_rights(image: AuditedImage) -> Iterator[Finding]:
         is_device = entry.kind is Kind.SPECIAL and path.startswith("dev/")
         if entry.mode & 0o002 and not is_sticky and not is_device:
             yield Finding(
-                code=Code.WRITABLE, severity=Severity.ERROR, where=f"/{path}", message=f"everybody can write it (mode {entry.mode:04o})",
+                code=AuditCode.WRITABLE, severity=Severity.ERROR, where=f"/{path}", message=f"everybody can write it (mode {entry.mode:04o})",
                 hint="whoever shares the machine could change what the next user runs",
             )  # fmt: skip
         if entry.kind is Kind.FILE and entry.mode & SET_ID and not _is_of_debian(path):
             user = f"of user {entry.uid}" if entry.mode & 0o4000 else f"of group {entry.gid}"
             yield Finding(
-                code=Code.SET_ID, severity=Severity.WARNING, where=f"/{path}",
+                code=AuditCode.SET_ID, severity=Severity.WARNING, where=f"/{path}",
                 message=f"it runs with the rights {user} (mode {entry.mode:04o})",
                 hint="take the bit away unless this program is known to need it",
             )  # fmt: skip
@@ -135,7 +135,7 @@ def check_secrets(image: AuditedImage) -> Iterator[Finding]:
 def _secret(where: str, what: str) -> Finding:
     """Return the finding: the kind and the place, never the secret itself."""
     return Finding(
-        code=Code.SECRET, severity=Severity.ERROR, where=where, message=f"it holds {what}",
+        code=AuditCode.SECRET, severity=Severity.ERROR, where=where, message=f"it holds {what}",
         hint="whoever gets the image has it: replace the secret at its service, then find out what put it there",
     )  # fmt: skip
 
@@ -162,6 +162,6 @@ def _certificates(image: AuditedImage, path: str) -> set[bytes]:
 
 def _authority(path: str, message: str) -> Finding:
     return Finding(
-        code=Code.AUTHORITY, severity=Severity.ERROR, where=f"/{path}", message=message,
+        code=AuditCode.AUTHORITY, severity=Severity.ERROR, where=f"/{path}", message=message,
         hint="whoever holds its key could read this environment's connections: build without it, as `fetch` needs it and the image does not",
     )  # fmt: skip

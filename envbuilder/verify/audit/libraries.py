@@ -11,7 +11,7 @@ from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.processor import PROCESSORS, Processor
 from envbuilder.steps.gpu_code import CUBIN, PTX, read_gpu_code
-from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in, some
+from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, same_in, some
 
 # Torch's libraries, what is compiled against torch and lies beside it, and our extensions. NVIDIA's own libraries
 # choose code in their own ways, and several keep it compressed.
@@ -39,7 +39,7 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
             compiles = can_run(gpu, (), ptx)
             held = " ".join(sorted({code.target for code in codes}))
             yield Finding(
-                code=Code.ONLY_PTX if compiles else Code.NO_CODE,
+                code=AuditCode.ONLY_PTX if compiles else AuditCode.NO_CODE,
                 severity=Severity.WARNING if compiles else Severity.ERROR,
                 where=f"/{elf.path}",
                 message=f"it holds no machine code that a GPU of capability {gpu} runs, but {held}",
@@ -48,7 +48,7 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
                 else "`no kernel image is available` is what a job would say",
             )
     for path, why in unreadable.items():
-        yield Finding(code=Code.UNREADABLE, severity=Severity.WARNING, where=f"/{path}", message=why)
+        yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=f"/{path}", message=why)
 
 
 _IN_PACKAGE: Final = re.compile(r".*/(?:site|dist)-packages/(.*)")
@@ -70,7 +70,7 @@ def check_processor(image: AuditedImage, processor: Processor | None) -> Iterato
             small.setdefault(elf.alignment, []).append(elf.path)
     for (title, severity), paths in sorted(foreign.items()):
         yield Finding(
-            code=Code.FOREIGN, severity=severity, where=f"/{paths[0]}",
+            code=AuditCode.FOREIGN, severity=severity, where=f"/{paths[0]}",
             message=f"it is for {title}, and the image is for {processor.title}{same_in(paths)}",
             hint="it cannot be loaded: take the package's build for the image's processor"
             if severity is Severity.ERROR
@@ -78,7 +78,7 @@ def check_processor(image: AuditedImage, processor: Processor | None) -> Iterato
         )  # fmt: skip
     for alignment, paths in sorted(small.items()):
         yield Finding(
-            code=Code.PAGES, severity=Severity.ERROR, where=f"/{paths[0]}",
+            code=AuditCode.PAGES, severity=Severity.ERROR, where=f"/{paths[0]}",
             message=f"its segments are aligned to {alignment} bytes, and kernels for {processor.title} "
             f"have pages of up to {processor.page}{same_in(paths)}",
             hint="such a kernel cannot load it: take another version, or build it from its sources "
@@ -111,7 +111,7 @@ def check_symbols(image: AuditedImage) -> Iterator[Finding]:
             (name for name in given[library] if _family(name) == _family(version)), key=_key, default="none"
         )
         yield Finding(
-            code=Code.SYMBOLS, severity=Severity.ERROR, where=f"/{paths[0]}",
+            code=AuditCode.SYMBOLS, severity=Severity.ERROR, where=f"/{paths[0]}",
             message=f"needs `{version}`, and the image's `{library}` does not have it (newest: {newest}){same_in(paths)}",
             hint="it cannot be loaded: take a build for an older system, or a newer base",
         )  # fmt: skip
@@ -130,7 +130,7 @@ def check_oldest_host(image: AuditedImage, glibc: str) -> Iterator[Finding]:
                 newer.setdefault(highest, []).append(elf.path)
     for version, paths in sorted(newer.items()):
         yield Finding(
-            code=Code.OLDEST_HOST, severity=Severity.WARNING, where=f"/{paths[0]}",
+            code=AuditCode.OLDEST_HOST, severity=Severity.WARNING, where=f"/{paths[0]}",
             message=f"needs glibc {version}, and the oldest host has {glibc}{same_in(paths)}",
             hint="inside the image it has its own glibc; outside it would not load there",
         )  # fmt: skip
@@ -179,7 +179,7 @@ def _copies(image: AuditedImage, name: str, copies: Sequence[Elf]) -> Finding:
     spare = sum(elf.entry.size for elf in copies if elf is not keep)
     alike = "the same bytes" if len({elf.entry.sha256 for elf in copies}) == 1 else "different bytes"
     return Finding(
-        code=Code.COPIES, severity=Severity.WARNING, where=f"/{keep.path}",
+        code=AuditCode.COPIES, severity=Severity.WARNING, where=f"/{keep.path}",
         message=f"{len(copies)} copies of `{name}` with {alike}: {some([elf.path for elf in copies])}; "
         f"{users or 'nothing names it as needed'}",
         hint=f"one would do and save {spare / 1e6:.1f} MB",
@@ -226,7 +226,7 @@ def check_runpaths(image: AuditedImage) -> Iterator[Finding]:
         by_reason = itertools.groupby(wrong, key=operator.itemgetter(0))
         described = [f"{', '.join(f'`{folder}`' for _, folder in some)} ({why})" for why, some in by_reason]
         yield Finding(
-            code=Code.RUNPATH, severity=Severity.WARNING, where=f"/{paths[0]}",
+            code=AuditCode.RUNPATH, severity=Severity.WARNING, where=f"/{paths[0]}",
             message=f"looks for libraries in {', and '.join(described)}{same_in(paths)}",
             hint="whoever can write there decides what is loaded: mount no such folder; only a new build of the package changes it",
         )  # fmt: skip
@@ -263,7 +263,7 @@ def check_rdma(image: AuditedImage) -> Iterator[Finding]:
     for what, is_there in ((f"`{VERBS}`", has_verbs), ("a provider of libibverbs", has_provider)):
         if not is_there:
             yield Finding(
-                code=Code.RDMA, severity=Severity.WARNING, where=f"/{using.path}",
+                code=AuditCode.RDMA, severity=Severity.WARNING, where=f"/{using.path}",
                 message=f"NCCL is here and {what} is not, so InfiniBand and RoCE would not be used",
                 hint="the packages libibverbs1 and ibverbs-providers bring it; `envbuilder lock NAME` takes them up",
             )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Final
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load
 from envbuilder.sources.installed import DPKG
-from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in
+from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, same_in
 from envbuilder.verify.audit.libraries import resolved, system_folders
 
 Missing = dict[str, tuple[str, ...]]  # path → libraries
@@ -62,14 +62,14 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
         is_error, repair = files is failing.get(owner), _repair(image, every)
         lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
         yield Finding(
-            code=Code.NEEDED, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
+            code=AuditCode.NEEDED, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
             message=f"{lead}: nothing in the image has {listed}{more}{same_in(list(files))}",
             hint=repair if is_error else f"if you use that part: {repair}",
         )  # fmt: skip
     for name in re.findall(r"[^ :]+", dict(image.outside.environment).get("LD_PRELOAD", "")):
         if not (name in loader.system or _DRIVER.fullmatch(name) or image.real(name)):
             yield Finding(
-                code=Code.NEEDED, severity=Severity.WARNING, where="the environment's LD_PRELOAD",
+                code=AuditCode.NEEDED, severity=Severity.WARNING, where="the environment's LD_PRELOAD",
                 message=f"`{name}` is not in the image, so each program complains and goes on without it",
                 hint=_repair(image, [posixpath.basename(name)]),
             )  # fmt: skip

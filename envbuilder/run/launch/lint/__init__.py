@@ -17,7 +17,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.decide import NEVER
-from envbuilder.run.launch.lint.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, Mistake
+from envbuilder.run.launch.lint.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, ScriptMistake
 from envbuilder.run.launch.lint.reader import read_jobs
 from envbuilder.run.launch.lint.script import (
     ACCELERATE,
@@ -64,16 +64,16 @@ _ALWAYS: Final = {
 }
 
 
-Rule = Callable[[Script], Iterator[Mistake]]
+Rule = Callable[[Script], Iterator[ScriptMistake]]
 
 
-def _always(script: Script) -> Iterator[Mistake]:
+def _always(script: Script) -> Iterator[ScriptMistake]:
     for code, pattern in _ALWAYS.items():
         if line := script.find(pattern):
-            yield Mistake(code, line)
+            yield ScriptMistake(code, line)
 
 
-def _gpus_per_task(script: Script) -> Iterator[Mistake]:
+def _gpus_per_task(script: Script) -> Iterator[ScriptMistake]:
     bound = script.value("--gpu-bind")
     if "none" in bound or script.find(rf"--gpu-bind=none|{RAY}"):
         return
@@ -83,15 +83,15 @@ def _gpus_per_task(script: Script) -> Iterator[Mistake]:
     if gpus and ranks and int(ranks[1]) > int(gpus[1]):
         line, repair = script.options["--gpus-per-task"], f"--gpus-per-node={ranks[1]}"
         message = f"the task of each node sees {gpus[1]} GPUs, and torchrun starts {ranks[1]} ranks there"
-        yield Mistake(LintCode.GPUS_PER_TASK, line, message, repair)
+        yield ScriptMistake(LintCode.GPUS_PER_TASK, line, message, repair)
     elif script.tasks_of_node > 1:
         each = script.options.get("--gpus-per-task"), script.find(r"--gpus-per-task")
         places = (*each, script.find(r"--gpu-bind=(?:per_task|single)"), script.options.get("--gpu-bind"))
         for line in dict.fromkeys(line for line in places if line):
-            yield Mistake(LintCode.GPUS_PER_TASK, line, is_sure=False)
+            yield ScriptMistake(LintCode.GPUS_PER_TASK, line, is_sure=False)
 
 
-def _gpus_hidden(script: Script) -> Iterator[Mistake]:
+def _gpus_hidden(script: Script) -> Iterator[ScriptMistake]:
     """CUDA_VISIBLE_DEVICES is set once, to fewer GPUs than are asked for."""
     pattern = r"\bCUDA_VISIBLE_DEVICES=[\"']?(\d+(?:,\d+)*)(?![\w,$-])"
     named = [(line, match[1]) for line in script.commands for match in re.finditer(pattern, line.text)]
@@ -107,36 +107,38 @@ def _gpus_hidden(script: Script) -> Iterator[Mistake]:
     if count < wanted:
         message = f"CUDA_VISIBLE_DEVICES={devices} shows {count} GPU{'s'[: count - 1]} of the {wanted} that are asked for"
         repair = "leave it out: Slurm sets it to the GPUs of the job"
-        yield Mistake(LintCode.GPUS_HIDDEN, line, message, repair)
+        yield ScriptMistake(LintCode.GPUS_HIDDEN, line, message, repair)
 
 
-def _master(script: Script) -> Iterator[Mistake]:
+def _master(script: Script) -> Iterator[ScriptMistake]:
     fixed = script.find(r"MASTER_ADDR=[\"']?(?:localhost|127\.)")
     if fixed and script.many_nodes and script.find(r"MASTER_ADDR=(?![\"']?(?:localhost|127\.))") is None:
-        yield Mistake(LintCode.MASTER_GUESSED, fixed, _ITSELF_FIRST, f"{ADDRESS}, outside the container")
+        yield ScriptMistake(
+            LintCode.MASTER_GUESSED, fixed, _ITSELF_FIRST, f"{ADDRESS}, outside the container"
+        )
     if guessed := script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)"):
-        yield Mistake(LintCode.MASTER_GUESSED, guessed, is_sure=False)
+        yield ScriptMistake(LintCode.MASTER_GUESSED, guessed, is_sure=False)
     inside = rf"{_CONTAINER}.*\bscontrol\b"
     if line := next((command for command in script.commands if re.search(inside, command.unexpanded)), None):
-        yield Mistake(LintCode.MASTER_INSIDE, line)
+        yield ScriptMistake(LintCode.MASTER_INSIDE, line)
     itself = script.find(_ITSELF)
     if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
         endpoint = re.search(r"endpoint", itself.text) or script.find(C10D)  # which reads no other address
         instead = "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT" if endpoint else "--master-addr=$MASTER_ADDR"
         repair = _with_exports(script, f"replace it by {instead}")
-        yield Mistake(LintCode.MASTER_GUESSED, itself, _ITSELF_FIRST, repair)
+        yield ScriptMistake(LintCode.MASTER_GUESSED, itself, _ITSELF_FIRST, repair)
 
 
-def _cpus(script: Script) -> Iterator[Mistake]:
+def _cpus(script: Script) -> Iterator[ScriptMistake]:
     line = script.options.get("--cpus-per-task")
     passed_on = script.may_set(r"SRUN_CPUS_PER_TASK") or next(
         (command for command in script.commands if "--cpus-per-task" in srun_values(command.text)), None
     )
     if line and script.value("--cpus-per-task") != "1" and script.steps and passed_on is None:
-        yield Mistake(LintCode.CPUS_NOT_INHERITED, line)
+        yield ScriptMistake(LintCode.CPUS_NOT_INHERITED, line)
 
 
-def _ends(script: Script) -> Iterator[Mistake]:
+def _ends(script: Script) -> Iterator[ScriptMistake]:
     for line in script.steps:
         if (
             line not in script.left_alone
@@ -145,16 +147,16 @@ def _ends(script: Script) -> Iterator[Mistake]:
             and not {"-K", "--kill-on-bad-exit"} & srun_values(line.text).keys()
             and script.may_set(r"SLURM_KILL_BAD_EXIT") is None
         ):
-            yield Mistake(LintCode.KEEPS_RUNNING, line)
+            yield ScriptMistake(LintCode.KEEPS_RUNNING, line)
     if script.steps and "--signal" not in script.options and script.find(r"scancel\s.*signal") is None:
-        yield Mistake(LintCode.NO_SIGNAL, script.steps[0])
+        yield ScriptMistake(LintCode.NO_SIGNAL, script.steps[0])
 
 
-def _launcher(script: Script) -> Iterator[Mistake]:
+def _launcher(script: Script) -> Iterator[ScriptMistake]:
     c10d, node_rank = script.find(C10D), script.find(r"--node[-_]rank")
     torchrun = script.find(TORCHRUN)
     if c10d and node_rank:
-        yield Mistake(LintCode.NODE_RANK_UNUSED, node_rank)
+        yield ScriptMistake(LintCode.NODE_RANK_UNUSED, node_rank)
     unmet = list(_meeting(script, torchrun, c10d, node_rank)) if torchrun else []
     for line in script.left_alone:
         yield _first_alone(line, unmet)
@@ -180,7 +182,7 @@ _APART: Final = {
 }
 
 
-def _first_alone(line: Line, unmet: Sequence[Mistake]) -> Mistake:
+def _first_alone(line: Line, unmet: Sequence[ScriptMistake]) -> ScriptMistake:
     """Return the one mistake of a launcher without srun. Its repair also has what the launcher itself lacks."""
     is_torchrun = re.search(TORCHRUN, line.text) is not None
     lacks = [mistake.repair for mistake in unmet] if is_torchrun else [
@@ -188,15 +190,15 @@ def _first_alone(line: Line, unmet: Sequence[Mistake]) -> Mistake:
         if re.search(launcher, line.text) and not re.search(tells, line.text)
     ]  # fmt: skip
     if not lacks:
-        return Mistake(LintCode.FIRST_NODE_ALONE, line)
+        return ScriptMistake(LintCode.FIRST_NODE_ALONE, line)
     waits = re.search(r"--nnodes|--num[-_]machines|--no[-_]ssh", line.text)
     end = "waits there for the others forever" if waits else "trains there, while the other nodes do nothing"
     message = f"without srun this starts on the first node alone, and {end}"
     repair = f"{ON_EACH_NODE} in front of it, and {', '.join(lacks)}"
-    return Mistake(LintCode.FIRST_NODE_ALONE, line, message, repair, is_sure=is_torchrun)
+    return ScriptMistake(LintCode.FIRST_NODE_ALONE, line, message, repair, is_sure=is_torchrun)
 
 
-def _apart(script: Script) -> Iterator[Mistake]:
+def _apart(script: Script) -> Iterator[ScriptMistake]:
     """Check that accelerate and deepspeed know the other nodes."""
     for name, (launcher, tells, repair) in _APART.items():
         for line in script.steps:
@@ -205,10 +207,10 @@ def _apart(script: Script) -> Iterator[Mistake]:
                 continue
             if script.may_set(tells) is None:
                 message = f"srun starts {name} on each node, and it knows nothing of the other nodes: each trains apart"
-                yield Mistake(LintCode.NNODES_MISSING, line, message, repair, is_sure=False)
+                yield ScriptMistake(LintCode.NNODES_MISSING, line, message, repair, is_sure=False)
 
 
-def _each_starts(script: Script, line: Line) -> Iterator[Mistake]:
+def _each_starts(script: Script, line: Line) -> Iterator[ScriptMistake]:
     """Check that a step has one launcher on a node, and one `mpirun` in all."""
     one_rank = r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]1\b"
     launcher = re.search(rf"srun(?=\s).*?({TORCHRUN}|{ACCELERATE}|{MPI})", line.text)
@@ -223,10 +225,10 @@ def _each_starts(script: Script, line: Line) -> Iterator[Mistake]:
         repair = f"#SBATCH --ntasks-per-node=1 with {name}; or python without it"
         if is_mpi:
             place, repair = line, f"{name} without srun in front of it; or srun and python without {name}"
-        yield Mistake(LintCode.TASKS_AND_TORCHRUN, place, message, repair)
+        yield ScriptMistake(LintCode.TASKS_AND_TORCHRUN, place, message, repair)
 
 
-def _program(script: Script) -> Iterator[Mistake]:
+def _program(script: Script) -> Iterator[ScriptMistake]:
     """Check that lint knows what starts the program, and that several tasks start it with srun."""
     python, foreign = script.find(PYTHON), script.find(FOREIGN)
     if script.find(rf"{LAUNCHER}|{MPI}|{RAY}") or script.has_jobs or not script.commands:
@@ -239,14 +241,14 @@ def _program(script: Script) -> Iterator[Mistake]:
         what = f"`{named[1]}` is a launcher that lint does not know" if named else unknown
         repair = "lint knows srun, torchrun, accelerate, deepspeed, mpirun and Ray, where they start a program of Python"
         message = f"{what}, so only the rules about options and settings were applied"
-        yield Mistake(LintCode.UNKNOWN_LAUNCHER, line, message, repair)
+        yield ScriptMistake(LintCode.UNKNOWN_LAUNCHER, line, message, repair)
     elif python and script.tasks and not script.reaches:
         message = f"the job asks for several tasks ({script.tasks}), and without srun this is one process on the first node"
         repair = "srun --kill-on-bad-exit=1 in front of it, or torchrun with one task on each node"
-        yield Mistake(LintCode.ONE_PROCESS, python, message, repair)
+        yield ScriptMistake(LintCode.ONE_PROCESS, python, message, repair)
 
 
-def _ray(script: Script) -> Iterator[Mistake]:
+def _ray(script: Script) -> Iterator[ScriptMistake]:
     """Check that each `ray start` outlives its step, and that the script outlives what it starts in the background.
 
     https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html has `--block &` and then the program.
@@ -256,7 +258,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
             message = "`ray start` returns at once without `--block`: its step ends, and Slurm kills Ray"
             repair = "srun … ray start … --block &"
             # Slurm's ProctrackType decides.
-            yield Mistake(LintCode.RAY_ENDS, line, message, repair, is_sure=False)
+            yield ScriptMistake(LintCode.RAY_ENDS, line, message, repair, is_sure=False)
     worked = [line for line in script.commands if not re.match(_NO_WAIT, line.text)]
     # A script without options is one that a job calls.
     if not worked or not script.options or script.may_set(r"\btrap\s.*\bwait\b"):
@@ -264,7 +266,7 @@ def _ray(script: Script) -> Iterator[Mistake]:
     if any(is_left for _, is_left in ray_starts(worked[-1])):
         message = "the script ends while Ray runs in the background, and the job ends with it"
         repair = "end the script with the program that uses Ray, or with `wait`"
-        yield Mistake(LintCode.RAY_ENDS, worked[-1], message, repair)
+        yield ScriptMistake(LintCode.RAY_ENDS, worked[-1], message, repair)
 
 
 def _with_exports(script: Script, options: str) -> str:
@@ -274,7 +276,9 @@ def _with_exports(script: Script, options: str) -> str:
     return f"{options}, before it: export {' '.join(unset)}" if unset else options
 
 
-def _meeting(script: Script, torchrun: Line, c10d: Line | None, node_rank: Line | None) -> Iterator[Mistake]:
+def _meeting(
+    script: Script, torchrun: Line, c10d: Line | None, node_rank: Line | None
+) -> Iterator[ScriptMistake]:
     """Check that torchrun has a rendezvous on several nodes. Each suggested repair is complete."""
     if not script.many_nodes or script.find(ONE_NODE) or script.is_open(torchrun):
         return
@@ -286,43 +290,43 @@ def _meeting(script: Script, torchrun: Line, c10d: Line | None, node_rank: Line 
         code, repair = LintCode.NNODES_MISSING, f"--nnodes=$SLURM_NNODES {repair}".rstrip()
         message = "without `--nnodes` torchrun expects one node, and each node trains apart in silence"
     if repair:
-        yield Mistake(code, torchrun, message, repair, is_sure=not script.unknown)
+        yield ScriptMistake(code, torchrun, message, repair, is_sure=not script.unknown)
     if c10d and script.find(rf"--rdzv[-_]endpoint|PET_RDZV_ENDPOINT|{_ITSELF}") is None:
         message = "c10d without an endpoint meets on the node itself: every node waits for the others forever"
         repair = _with_exports(script, "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT")
-        yield Mistake(LintCode.NO_ENDPOINT, c10d, message, repair, is_sure=not script.unknown)
+        yield ScriptMistake(LintCode.NO_ENDPOINT, c10d, message, repair, is_sure=not script.unknown)
 
 
-def _container(script: Script) -> Iterator[Mistake]:
+def _container(script: Script) -> Iterator[ScriptMistake]:
     for line in script.commands:
         if not re.search(_CONTAINER, line.text):
             continue
         cleans = re.search(rf"--cleanenv|{_SHORT}-e\s", line.text)
         passes = script.may_set(r"(?:APPTAINER|SINGULARITY)ENV_|--env")
         if cleans and script.tasks and re.search(rf"\bsrun\s|{MPI}", line.text) and passes is None:
-            yield Mistake(LintCode.CLEAN_ENVIRONMENT, line)
+            yield ScriptMistake(LintCode.CLEAN_ENVIRONMENT, line)
         asks = any("gpu" in option.text for option in script.options.values())
         gives = script.may_set(rf"(?:APPTAINER|SINGULARITY)_(?:NV|ROCM)|{_AMD}")
         if asks and not line.is_open and not re.search(r"--nv|--rocm", line.text) and gives is None:
-            yield Mistake(LintCode.NO_NV, line)
+            yield ScriptMistake(LintCode.NO_NV, line)
         if script.may_set(r"PYTHONNOUSERSITE|--no-home|--contain") is None:
-            yield Mistake(LintCode.OWN_PYTHON, line)
+            yield ScriptMistake(LintCode.OWN_PYTHON, line)
         if re.search(rf"--contain\b|--containall|{_SHORT}-[cC]\s", line.text) and "dev/shm" not in line.text:
-            yield Mistake(LintCode.PRIVATE_SHM, line)
+            yield ScriptMistake(LintCode.PRIVATE_SHM, line)
     closed = script.find(r"srun\s.*--export=(?:NONE|NIL)")
     passes = script.may_set(r"SLURM_EXPORT_ENV|srun\s.*--export=ALL")
     if (closed or "NONE" in script.value("--export")) and script.find(r"\bexport\s") and passes is None:
         place = script.options.get("--export") or closed
         message = "with `--export=NONE` the steps do not get what this script exports, MASTER_ADDR among it"
         repair = "leave it out, or give srun `--export=ALL`"
-        yield Mistake(LintCode.CLEAN_ENVIRONMENT, place, message, repair)
+        yield ScriptMistake(LintCode.CLEAN_ENVIRONMENT, place, message, repair)
 
 
-def _ranks(script: Script) -> Iterator[Mistake]:
+def _ranks(script: Script) -> Iterator[ScriptMistake]:
     early = script.find(r"^\s*(?:export\s+)?(?:RANK|LOCAL_RANK)=[\"']?\$\{?SLURM_(?:PROCID|LOCALID)")
     anew = rf"{LAUNCHER}|[\s'\"]RANK="  # a launcher or the task itself sets it anew
     if early and any(not re.search(anew, line.text) for line in script.steps):
-        yield Mistake(LintCode.RANK_TOO_EARLY, early)
+        yield ScriptMistake(LintCode.RANK_TOO_EARLY, early)
     if not script.many_nodes or script.find(C10D):
         return
     same = next((line for line in script.steps if re.search(_NODE_RANK, line.expanded)), None)
@@ -335,23 +339,23 @@ def _ranks(script: Script) -> Iterator[Mistake]:
         repair = _with_exports(script, f"replace it by {_RENDEZVOUS}") if torchrun else quoted
         if re.search(DEEPSPEED, same.text):
             repair = repair.replace("accelerate launch --machine_rank", "deepspeed --node_rank")
-        yield Mistake(LintCode.RANK_TOO_EARLY, same, message, repair)
+        yield ScriptMistake(LintCode.RANK_TOO_EARLY, same, message, repair)
 
 
-def _settings(script: Script) -> Iterator[Mistake]:
+def _settings(script: Script) -> Iterator[ScriptMistake]:
     p2p = ("NCCL_P2P_DISABLE", "GPUs with NVLink would talk through the memory of the host")
     for name, why in (*NEVER, p2p):
         if line := script.find(rf"\b{name}=[\"']?1\b"):
             message = f"`{name}` is forced for every host: {why}"
             repair = "remove it: envbuilder decides it for each host, as `envbuilder detect` explains"
-            yield Mistake(LintCode.NCCL_FORCED, line, message, repair)
+            yield ScriptMistake(LintCode.NCCL_FORCED, line, message, repair)
 
 
-def _files(script: Script) -> Iterator[Mistake]:
+def _files(script: Script) -> Iterator[ScriptMistake]:
     if not script.commands:
-        yield Mistake(LintCode.NO_SCRIPT, Line(number=1, text=""))
+        yield ScriptMistake(LintCode.NO_SCRIPT, Line(number=1, text=""))
     if windows := next((line for line in script.lines if line.text.endswith("\r")), None):
-        yield Mistake(LintCode.CRLF, windows)
+        yield ScriptMistake(LintCode.CRLF, windows)
         return
     commands = (at for at, line in enumerate(script.lines) if not line.text.startswith("#"))
     first = next(commands, len(script.lines))
@@ -359,17 +363,17 @@ def _files(script: Script) -> Iterator[Mistake]:
         if line.text.startswith("#"):
             message = "Slurm stops reading options at the first command"
             repair = f"put it above line {script.lines[first].number}"
-            yield Mistake(LintCode.SBATCH_TOO_LATE, line, message, repair)
+            yield ScriptMistake(LintCode.SBATCH_TOO_LATE, line, message, repair)
     caches = r"TRITON_CACHE_DIR|TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR"
     if script.steps and script.many_nodes and script.may_set(caches) is None:
-        yield Mistake(LintCode.CACHES_AT_HOME, script.steps[0])
+        yield ScriptMistake(LintCode.CACHES_AT_HOME, script.steps[0])
 
 
-def _unknown(script: Script) -> Iterator[Mistake]:
+def _unknown(script: Script) -> Iterator[ScriptMistake]:
     for line in script.unknown:
         message = f"{line.text}: what it may set is not reported as missing, and what it starts is not judged"
         repair = "run lint beside the file, or give it to lint as well"
-        yield Mistake(LintCode.NOT_FOLLOWED, line, message, repair)
+        yield ScriptMistake(LintCode.NOT_FOLLOWED, line, message, repair)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -386,7 +390,7 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
     if re.match(r"#!.*\bpython", text) or (path.suffix == ".py" and not text.startswith("#!")):
         message = "this is a program of Python, and lint reads scripts of a shell"
         repair = "give the file that you hand to `sbatch`"
-        return (Mistake(LintCode.NO_SCRIPT, Line(number=1, text=""), message, repair).finding(path),)
+        return (ScriptMistake(LintCode.NO_SCRIPT, Line(number=1, text=""), message, repair).finding(path),)
     findings: dict[Finding, None] = {}
     for script in read_jobs(path, text, read):
         places = {line.place: at for at, line in enumerate(script.lines)}
@@ -418,7 +422,9 @@ def check_syntax(path: Path, text: str, runner: Runner) -> tuple[Finding, ...]:
     number = min(int(refused[1]), len(lines))  # of what never ends, bash names the line after the last
     is_read = not any(map(_LEAVES.match, lines[: number - 1]))
     line, hint = Line(number=number, text=""), f"`{shlex.join((*bash, str(path)))}` checks it again"
-    mistake = Mistake(LintCode.SYNTAX, line, f"bash stops at this line: {refused[2]}", hint, is_sure=is_read)
+    mistake = ScriptMistake(
+        LintCode.SYNTAX, line, f"bash stops at this line: {refused[2]}", hint, is_sure=is_read
+    )
     return (mistake.finding(path),)
 
 

@@ -119,7 +119,7 @@ _WARNINGS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class ScriptMistake:
     code: LintCode
     line: Line | None  # None: the whole script
     message: str = ""  # without it, message and repair are those of the table
