@@ -9,6 +9,7 @@ import pytest
 from tests.support import driver
 from tests.support.workbench import ENVBUILDER, Built, as_nobody, attempt, open_folder, run
 
+pytestmark = pytest.mark.builds
 LOADS = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0), ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2())"
 
 

@@ -56,6 +56,13 @@ def test_every_folder_of_unit_tests_is_in_one_group():
     assert sorted(named) == sorted(there - NO_TESTS)
 
 
+def test_every_end_to_end_module_is_marked_as_one():
+    """Without the mark its tests may start no program."""
+    modules = {path.name: path.read_text(encoding="utf-8") for path in TESTS.glob("e2e/test_*.py")}
+    marked = re.compile(r"^pytestmark = .*?pytest\.mark\.builds", re.MULTILINE | re.DOTALL)
+    assert [name for name, text in modules.items() if not marked.search(text)] == []
+
+
 def test_every_end_to_end_module_is_in_one_group():
     named = [*tiers.RELEASE, *(name for group in tiers.MODULES.values() for name in group)]
     assert sorted(named) == sorted(path.stem.removeprefix("test_") for path in TESTS.glob("e2e/test_*.py"))
