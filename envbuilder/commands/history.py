@@ -45,9 +45,11 @@ def history(
         raise UsageError("`--switch`, `--rollback` and `--prune` exclude each other", hint="give one of them")
     need_file(sif, name, recipes_folder(session.environment))
     if switch or rollback:
-        if past.versions(sif):
-            past.adopt(sif)  # also a copy of a version: it decides which one is before it
-        past.switch(sif, _chosen(sif, switch))
+        if rollback and past.versions(sif):
+            past.adopt(sif)  # a copy of a version decides which one is before it
+        chosen = _chosen(sif, switch)
+        past.adopt(sif)
+        past.switch(sif, chosen)
     removed = past.prune(sif, prune) if prune else ()
     listed = tuple(past.versions(sif))
     rows = [

@@ -58,7 +58,7 @@ def load_host_facts(path: Path) -> HostFacts:
     mistakes = Mistakes()
     root = load(path, mistakes)
     file = read_node(_HostFile, root, mistakes) if root else None
-    if root and file:
+    if root and file and not mistakes.findings:
         try:
             profile = parse_profile(to_jsonable_python(root.value))
         except ValueError as error:

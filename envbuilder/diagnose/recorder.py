@@ -132,7 +132,7 @@ def _states(value: Mapping[object, object], name: str) -> dict[str, CollectiveSt
             continue
         state = states.setdefault(_group(entry), CollectiveState(evidence=name))
         op = _words(entry.get("profiling_name", "")).removeprefix("nccl:")
-        state.works[number] = Work(op=op, size=_numbers(entry.get("input_sizes")), place=_place(entry))
+        state.works[number] = Work(op=op, size=_size(entry.get("input_sizes")), place=_place(entry))
         state.enqueued = max(state.enqueued or 0, number)
         if isinstance(created := entry.get("time_created_ns"), int) and 0 <= created < _MOST_NUMBER:
             state.started[number] = created / 1e9
@@ -148,9 +148,9 @@ def _world(value: Mapping[object, object]) -> int:
     """Return the world size, or 0 where the dump does not state it."""
     config = value.get("pg_config")
     for group in config.values() if isinstance(config, Mapping) else ():
-        if isinstance(group, Mapping) and group.get("desc") == "default_pg":
-            members = group.get("ranks")
-            return len(re.findall(r"[^\s,\[\]]+", members)) if isinstance(members, str) else 0
+        is_all = isinstance(group, Mapping) and group.get("desc") == "default_pg"
+        if is_all and isinstance(members := group.get("ranks"), str):
+            return len(re.findall(r"[^\s,\[\]]+", members))
     return 0
 
 
@@ -159,6 +159,10 @@ def _group(entry: Mapping[object, object]) -> str:
     if isinstance(group, Sequence) and not isinstance(group, str) and len(group) == 2:
         return _words(group[0])  # the other item is a description, which groups of one kind share
     return _words(entry.get("pg_name", entry.get("pg_id", "")))
+
+
+def _size(sizes: object) -> str:
+    return _numbers(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else ""
 
 
 def _numbers(value: object, depth: int = 2) -> str:

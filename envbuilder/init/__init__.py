@@ -299,10 +299,10 @@ def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     """Request the named GPUs, or `none`; raises UsageError for an unknown one."""
     known = tuple(tables.gpus.by_name)
     names: list[str] = []
-    for word in ",".join(words).split(","):
+    for word in filter(None, map(str.strip, ",".join(words).split(","))):
         if name := find_name(word, known):
             names.append(name)
-        elif word.strip() != NONE:
+        elif word != NONE:
             is_none = word.casefold() in ("cpu", "no", "0")
             near = f"did you mean `{NONE}`? " if is_none else nearest(word, known)
             raise UsageError(f"no GPU `{word}` is known", hint=f"{near}GPUs: {', '.join(known)}, or {NONE}")
@@ -332,7 +332,7 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) ->
         while True:
             answer = ask(question, default).strip()
             try:
-                return None if answer == _ANY else take(answer)
+                return None if answer == _ANY == default else take(answer)
             except UsageError as error:
                 report(f"{error.message}: {error.hint}")
 

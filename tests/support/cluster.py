@@ -328,10 +328,10 @@ class Far:
         folder.mkdir(exist_ok=True)
         if is_new and fetched:
             (folder / "cache").mkdir(mode=0o700)
-            link_tree(fetched / "artefacts", folder / "cache/artefacts")
+            link_tree(fetched / "artifacts", folder / "cache/artifacts")
         elif is_new:
             cache_with_artifacts(folder, recipe)
-        command = build_command(recipe, folder / "out", "--engine", "docker", "--offline", *options)
+        command = build_command(recipe, folder / "out", "--runner", "buildkit", "--offline", *options)
         env = self.client | NO_ENGINE | {"ENVBUILDER_CACHE": str(folder / "cache")}
         return self.cluster.head.attempt(*command, env=env)
 

@@ -123,7 +123,7 @@ def package_index(lock: Lock, cache: Path, manner: Manner) -> Iterator[str]:
             name = self.path.rpartition("/")[2]
             if name in wheels:
                 digest = wheels[name].sha256
-                self.answer_file((cache / "artefacts" / digest[:2] / digest).read_bytes())
+                self.answer_file((cache / "artifacts" / digest[:2] / digest).read_bytes())
                 return
             project = self.path.strip("/").rpartition("/")[2]
             links = [

@@ -166,9 +166,11 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
     brands = {"tesla" if gpu.has_forward_compatibility else "" for gpu in known_gpus(context)}
     if not is_refused(text, driver=host.driver, brands=brands, drivers=versions):
         return
-    alone = (word.removeprefix("cuda>=") for word in text.split())
-    cuda = next((version for version in alone if version in versions), "")
-    asks = f"CUDA {cuda}, which driver {versions[cuda]} was the first to have" if cuda else f"`{text}`"
+    cuda = next(
+        (word.removeprefix("cuda>=") for word in text.split() if re.fullmatch(r"cuda>=[0-9.]+", word)), ""
+    )
+    first = versions.get(cuda)
+    asks = f"CUDA {cuda}, which driver {first} was the first to have" if first else f"`{text}`"
     has = f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for {asks}"
     message = f"{has}: NVIDIA's container runtime would not start it"
     advice = "have the host's driver updated, or take a base of an older CUDA"

@@ -180,8 +180,9 @@ def _packages(folders: tuple[Path, ...]) -> Facts:
     searched = ", ".join(map(str, folders))
     absent = f"not in {searched}" if searched else "no Python environment was given"
     nccl, torch = (searched if name in versions else absent for name in ("nccl", "torch"))
-    found_nccl, found_torch = versions.get("nccl", ""), versions.get("torch", "")
-    return Facts(nccl=found_nccl, torch=found_torch, sources=origin(nccl=nccl, torch=torch))
+    return Facts(
+        nccl=versions.get("nccl"), torch=versions.get("torch"), sources=origin(nccl=nccl, torch=torch)
+    )
 
 
 def _job(io: ProbeIO, facts: Facts) -> Facts:
