@@ -158,7 +158,7 @@ def cut_12_4(folder: Path, packages: Mapping[str, Path], work: Path, *, release:
     nvcc = unpack(packages["nvidia-cuda-nvcc-cu12"], work / "nvcc") / "nvidia/cuda_nvcc/include"
     runtime = unpack(packages["nvidia-cuda-runtime-cu12"], work / "runtime") / "nvidia/cuda_runtime"
     row = next(row for row in load_toolkits().rows if row.releases == ("12.4.1",))
-    texts = {file.path.name: file.text.encode() for file in row.files}
+    texts = {path.rpartition("/")[2]: text.encode() for path, text in row.files}
     components: dict[str, tuple[str, Tree]] = {
         "cuda_nvcc": ("12.4.131", nvcc_of(deb, nvcc)),
         "cuda_cudart": ("12.4.127", {
