@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from envbuilder.builder import pipeline
 from envbuilder.builder.context import RunnerChoice
 from envbuilder.builder.job import StepRunner
-from envbuilder.builder.pipeline import open_step_runner
 from envbuilder.commands import context as sessions
 from envbuilder.commands._console import build_context
 from envbuilder.core.cache import Store, cache_folder, link_or_copy
@@ -197,12 +197,12 @@ def resolve_context(environment: Mapping[str, str] = os.environ) -> ResolveConte
 
 
 def open_assembly(recipe: Path, console: Console | None = None) -> StepRunner:
-    """Return the runner that makes the layers of a locked recipe in the user's cache; all that it reads is fetched."""
+    """Return the runner that makes the layers of a locked recipe in the cache of this environment; all that it reads is fetched."""
     shop = build_context(sessions.Session(environment=dict(os.environ)), recipe.parent)
     read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
-    resolving = resolve_context()
+    resolving = pipeline.resolve_context(shop, offline=False)
     store_sources(read, plan.extensions, resolving)
-    runner = open_step_runner(plan, RunnerChoice(), replace(shop, console=console or shop.console))
+    runner = pipeline.open_step_runner(plan, RunnerChoice(), replace(shop, console=console or shop.console))
     resolving.fetcher.fetch(runner.artifacts())
     return runner
 
