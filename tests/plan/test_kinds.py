@@ -15,6 +15,7 @@ from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import Plan
 from envbuilder.plan.printer.dockerfile import folder_dockerfile
 from envbuilder.plan.printer.printed import with_parts
+from envbuilder.plan.program import SPEC
 from tests.support import bases
 from tests.support.bases import locked
 from tests.support.locks import make_parts
@@ -87,14 +88,14 @@ def by_buildkit(plan: Plan) -> str:
 
 
 def runs(text: str, plan: Plan, *, inside: bool) -> bool:
-    """Whether the text runs each program of the plan."""
+    """Whether the text runs each program of the plan, which is more than to write or to mount it."""
     wanted = {
         run.files[0]
         for program in plan.programs
         for run in with_parts(program)
         if not (inside and run.is_outside)  # what runs outside has run before BuildKit begins
     }
-    return wanted <= set(re.findall(r"\b([a-z_]+\.(?:py|sh))\b", text))
+    return wanted <= set(re.findall(rf"/([a-z_]+\.(?:py|sh)) \S*{SPEC} ", text))
 
 
 @pytest.fixture(scope="module")
@@ -125,5 +126,6 @@ def test_the_page_has_this_table(table: str):
 
 def test_a_program_that_is_not_run_is_a_hole():
     plan = make_plan()
-    text = by_buildkit(plan).replace("toolkit.py", "")
+    text = by_buildkit(plan).replace(f"toolkit.py {SPEC}", "")
     assert not runs(text, plan, inside=True)
+    assert "toolkit.py" in text
