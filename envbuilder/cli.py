@@ -106,7 +106,7 @@ def _need_new_names(words: Sequence[str]) -> None:
         option, _, value = word.partition("=")
         value = value or ("" if following.startswith("-") else following)
         if option == "--engine" or (option == "--runner" and value in RENAMED_RUNNERS):
-            now = f"--runner {RENAMED_RUNNERS.get(value, value)}".strip()
+            now = f"--runner {RENAMED_RUNNERS.get(value, '')}".strip()
             raise UsageError(f"`{f'{option} {value}'.strip()}` is now `{now}`")
 
 

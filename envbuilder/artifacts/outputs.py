@@ -227,7 +227,7 @@ def read_record(outputs: Outputs) -> Record | None:
     if not outputs.record.is_file() or not is_trusted(str(outputs.record)):
         return None
     try:
-        return cast("Record", adapter(Record).validate_json(outputs.record.read_bytes()))
+        return cast("Record", adapter(Record).validate_json(outputs.record.read_bytes(), extra="forbid"))
     except (OSError, ValueError):
         return None
 

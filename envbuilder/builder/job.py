@@ -1,6 +1,7 @@
 """The job of a runner: a plan's layers in the store, each under its own key; the interface of a runner; and what both give to a program.
 
-A program gets the folder of its step: SPEC, and INPUTS as links to files of the cache. `sandbox` runs the programs of steps in a sandbox of this machine, `buildkit` in a BuildKit.
+A program gets the folder of its step: SPEC, and INPUTS as links to files of the cache. `sandbox` runs it on this machine, `buildkit`
+in a BuildKit.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""What a build does for the cache beside making layers: see to its space, share what it made, note what it used, remove what nothing needs."""
+"""What a build does for the cache beside making layers.
+
+It sees to the space, shares what it made, notes what it used, and removes what nothing needs.
+"""
 
 import contextlib
 import os

@@ -331,8 +331,10 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) ->
     def settle(question: str, default: str, take: Callable[[str], None]) -> None:
         while True:
             answer = ask(question, default).strip()
+            if answer == default == _ANY:
+                return None
             try:
-                return None if answer == _ANY == default else take(answer)
+                return take(answer)
             except UsageError as error:
                 report(f"{error.message}: {error.hint}")
 

@@ -79,3 +79,11 @@ def test_a_record_of_an_older_version_counts_as_absent(outputs: Outputs):
     assert load_record(outputs) is None
     outputs.record.write_text(text.replace('"sif_size"', '"sif_time"'))
     assert load_record(outputs) is None
+
+
+def test_a_record_with_a_key_of_another_version_is_none(outputs: Outputs):
+    text = outputs.record.read_text()
+    outputs.record.write_text(text.replace("{", '{"later": 1,', 1))
+    assert load_record(outputs) is None
+    outputs.record.write_text(text)
+    assert load_record(outputs) is not None

@@ -302,31 +302,27 @@ def test_a_package_that_was_not_fetched_is_named(tmp_path: Path) -> None:
 TWO = ROW + "      - wheel: more==1.0\n        take: [{from: 'bin/*', to: bin/}]\n"
 
 
+def two_wheels(folder: Path, first: str, second: str) -> tuple[Path, Path]:
+    """Write wheels that both bring `bin/a`."""
+    return wheel(folder / "1.whl", {"pkg/bin/a": first}), wheel(folder / "2.whl", {"bin/a": second})
+
+
 def test_two_parts_may_bring_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = (
-        wheel(tmp_path / "1.whl", {"pkg/bin/a": "same"}),
-        wheel(tmp_path / "2.whl", {"bin/a": "same"}),
-    )
+    first, second = two_wheels(tmp_path, "same", "same")
     home = lay(tmp_path, load(TWO, tmp_path), first, second)
     assert capsys.readouterr().out == "0/2 nvcc\n1/2 more\n"  # the progress of the step
     assert [path.read_text() for path in home.rglob("*") if path.is_file()] == ["same"]
 
 
 def test_two_parts_that_disagree_about_a_path_are_both_named(tmp_path: Path) -> None:
-    first, second = (
-        wheel(tmp_path / "1.whl", {"pkg/bin/a": "one"}),
-        wheel(tmp_path / "2.whl", {"bin/a": "two"}),
-    )
+    first, second = two_wheels(tmp_path, "one", "two")
     with pytest.raises(ToolkitError, match="`nvcc` and `more` both install `bin/a`"):
         lay(tmp_path, load(TWO, tmp_path), first, second)
 
 
 def test_a_file_cannot_be_another_part_s_folder(tmp_path: Path) -> None:
     text = TWO.replace("{from: 'bin/*', to: bin/}", "{from: 'bin/*', to: bin/a/}")
-    first, second = (
-        wheel(tmp_path / "1.whl", {"pkg/bin/a": "one"}),
-        wheel(tmp_path / "2.whl", {"bin/a": "two"}),
-    )
+    first, second = two_wheels(tmp_path, "one", "two")
     with pytest.raises(ToolkitError, match="`bin/a` is already there from `nvcc`"):
         lay(tmp_path, load(text, tmp_path), first, second)
 

@@ -102,6 +102,7 @@ def test_an_earlier_name_of_a_command_answers_with_the_present_one(call: Call, l
         ("build cpu --engine=assemble --offline", "--engine assemble", "--runner sandbox"),
         ("build cpu --engine", "--engine", "--runner"),
         ("build cpu --engine --offline", "--engine", "--runner"),
+        ("build cpu --engine other", "--engine other", "--runner"),
         ("build cpu --runner docker", "--runner docker", "--runner buildkit"),
     ],
 )

@@ -128,7 +128,7 @@ def test_the_docker_engine_makes_the_same_layer_of_every_form(spacious: Path):
     write_folder(docker.job, folder, {step.name})
     shop.runner.run(buildx.build_command(plan, folder, layout, docker.builder, context=False))
     tar = exported_tars(layout, (step.name,))[step.name]
-    baked = pack_tar(step, docker.job, tar, folder, spacious / "baked", spacious)
+    baked = pack_tar(step, docker.job, tar, folder, spacious / "baked")
     assert read_manifest(baked) == read_manifest(composed)
     assert [entry.path for entry in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", entry.path)]
     assert baked.digest == composed.digest

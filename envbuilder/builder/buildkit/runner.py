@@ -95,10 +95,13 @@ class BuildKitRunner:
         tars = exported_tars(work / "layout", names)
         for step in [step for step in job.missing() if step in wanted]:
             with job.console.step(f"write the {step.name} layer"):
-                job.make_layer(step, functools.partial(pack_tar, step, job, tars[step.name], work / "folder"))
+                self._pack(step, tars[step.name], work / "folder")
+
+    def _pack(self, step: Step, tar: Path, folder: Path) -> None:
+        self.job.make_layer(step, lambda out, _: pack_tar(step, self.job, tar, folder, out))
 
 
-def pack_tar(step: Step, job: BuildJob, tar: Path, folder: Path, out: Path, _work: Path) -> Layer:
+def pack_tar(step: Step, job: BuildJob, tar: Path, folder: Path, out: Path) -> Layer:
     """Write the step's layer from the tar that BuildKit exported into the folder `out`. `folder` is what BuildKit read."""
     if isinstance(step, OsStep):
         owners = image_owners(step.base, job.store) if step.base else {}

@@ -155,7 +155,8 @@ def resolve_toolkit_debs(task: Task, parts: Sequence[Part]) -> Artifacts:
 def resolve_repository_debs(task: Task, names: Sequence[str]) -> Artifacts:
     """Return packages of the repositories beside the base, without dependencies. Raises IncompatibleError."""
     base, context = task.target.base, task.context
-    sources = _repository_sources(task, read_image(base, context)[1] if base else {})
+    image = read_image(base, context)[1] if base and not task.options.before else {}
+    sources = _repository_sources(task, image)
     if not sources:
         raise IncompatibleError("the recipe has no `apt_sources`, and no image that has some")
     folder = context.store.resolver("apt") / f"more-{task.target.processor.debian}-{tag(sources)}"

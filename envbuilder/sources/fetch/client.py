@@ -221,7 +221,7 @@ class SourceClient:
                     return {}
                 raise
             # No server may name a file of this machine, and an index in a folder may.
-            schemes = {*session.PORTS, *({"file"} & {urlsplit(index).scheme})}
+            schemes = {*session.PORTS, "file"} if urlsplit(index).scheme == "file" else {*session.PORTS}
             files = _listed(index, project, response, content)
             if foreign := [file.url for file in files if urlsplit(file.url).scheme not in schemes]:
                 message = "%s names `%s`, which no server may: it is passed over"

@@ -32,7 +32,8 @@ def check_rights(image: AuditedImage) -> Iterator[Finding]:
         is_device = entry.kind is Kind.SPECIAL and path.startswith("dev/")
         if entry.mode & 0o002 and not is_sticky and not is_device:
             yield Finding(
-                code=AuditCode.WRITABLE, severity=Severity.ERROR, where=f"/{path}", message=f"everybody can write it (mode {entry.mode:04o})",
+                code=AuditCode.WRITABLE, severity=Severity.ERROR, where=f"/{path}",
+                message=f"everybody can write it (mode {entry.mode:04o})",
                 hint="whoever shares the machine could change what the next user runs",
             )  # fmt: skip
         if entry.kind is Kind.FILE and entry.mode & SET_ID and not _is_of_debian(path):
