@@ -38,7 +38,7 @@ from typing import Final, NewType
 from envbuilder.core.errors import FULL, UsageError, full_error
 from envbuilder.core.inventory import Inventory, parse_inventory
 from envbuilder.core.plain import pasted
-from envbuilder.core.private import lasting_path, open_folder, open_to_all
+from envbuilder.core.private import lasting_path, open_folder, open_to_all, refused
 from envbuilder.core.system import NO_LINKS, boot_identity, is_ours, lock_file, sync_file_system
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ LIMIT: Final = "ENVBUILDER_CACHE_LIMIT"
 _MOST: Final = 50 * 10**9  # bytes, if nothing else is said
 _DEEP: Final = 64  # folders in each other, above which `remove_tree` moves them up
 _FEW: Final = 64  # paths of a folder that are synced one by one
+_TRIES: Final = 3  # to make a folder that another process removes or exchanges at once
 
 
 class Store:
@@ -628,11 +629,10 @@ def beside(final: Path) -> Iterator[Path]:
     with space_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         for left in final.parent.glob(f"{glob.escape(prefix)}*.part"):
-            with contextlib.suppress(OSError), held(left, wait=False) as opened:
+            with contextlib.suppress(OSError), held(left) as opened:
                 if is_ours(os.fstat(opened)):  # another user may have made it
                     remove_tree(left)
-        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=final.parent))
-        with held(path, wait=True) as opened:
+        with _new_folder(prefix, final.parent) as (path, opened):
             try:
                 with space_errors(final):  # before the folder is removed
                     yield Path(lasting_path(str(path), opened))
@@ -644,11 +644,33 @@ def beside(final: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def held(folder: Path, *, wait: bool) -> Iterator[int]:
-    """Hold a folder's lock and yield its descriptor; raises OSError when another process holds it and `wait` is false."""
+def _new_folder(prefix: str, parent: Path) -> Iterator[tuple[Path, int]]:
+    """Make a folder and hold its lock; yield its path and descriptor.
+
+    Before it is locked, another run may take it for a killed one's and remove it. Then another is made. Raises
+    PermissionError if that goes on: another user exchanges what is made here.
+    """
+    path = Path()
+    for _ in range(_TRIES):
+        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=parent))
+        with contextlib.ExitStack() as stack:
+            try:
+                opened = stack.enter_context(held(path))
+                is_same = os.path.samestat(path.lstat(), os.fstat(opened))
+            except (FileNotFoundError, BlockingIOError):
+                continue
+            if is_same:
+                yield path, opened
+                return
+    raise refused(str(path))
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[int]:
+    """Hold a folder's lock and yield its descriptor; raises BlockingIOError when another process holds it."""
     descriptor = open_folder(str(folder))
     try:
-        lock_file(descriptor, wait=wait)
+        lock_file(descriptor, wait=False)
         yield descriptor
     finally:
         os.close(descriptor)

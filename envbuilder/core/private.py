@@ -143,7 +143,10 @@ def private_folder(path: str) -> Iterator[str]:
         os.mkdir(path, 0o700)
     except FileExistsError:
         is_new = False
-    opened = open_folder(path)
+    try:
+        opened = open_folder(path)
+    except FileNotFoundError as error:
+        raise refused(path) from error
     try:
         status = os.fstat(opened)
         # A new folder may look otherwise: some file systems have no owners and modes, or give root's files to nobody.

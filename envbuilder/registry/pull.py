@@ -255,7 +255,7 @@ def _partial_folder(outputs: Outputs) -> Iterator[Path]:
     folder = outputs.folder / f".{outputs.name}.pull"
     make_folder_for_all(str(outputs.folder))
     try:
-        with private_folder(str(folder)) as inside, held(Path(inside), wait=False):
+        with private_folder(str(folder)) as inside, held(Path(inside)):
             try:
                 yield Path(inside)
             finally:

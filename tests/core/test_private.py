@@ -6,8 +6,10 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,10 +191,43 @@ def test_a_work_folder_that_is_exchanged_during_the_work_leads_nowhere(tmp_path:
                     (work / "file").write_text("overwritten")
                     (work / "below").mkdir(mode=0o700)
                     (work / "file").rename(shared / "a.sif")
-            except OSError:  # exchanged before it was opened
+            except PermissionError:  # exchanged before it was opened
                 continue
             assert (shared / "a.sif").read_text() == "overwritten"
     assert contents(precious) == before
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_work_folder_that_is_gone_before_it_is_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+):
+    """Another run takes it for a killed one's, or another user moves it away."""
+    make, made = tempfile.mkdtemp, 0
+
+    def make_and_lose(**given: Any) -> str:
+        nonlocal made
+        path = make(**given)
+        made += 1
+        if made <= lost:
+            Path(path).rename(tmp_path / f"moved-{made}")
+        return path
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    if lost < 3:
+        with beside(tmp_path / "a.sif") as work:
+            assert work.is_dir()
+    else:
+        with pytest.raises(PermissionError, match="exchanged"), beside(tmp_path / "a.sif"):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"moved-{n + 1}" for n in range(lost)]
+
+
+def test_an_own_folder_that_is_exchanged_before_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "mkdir", lambda *_: None)  # it was moved away at once
+    with pytest.raises(PermissionError, match="exchanged"), private_folder(str(tmp_path / "own")):
+        pass
 
 
 def test_what_another_user_left_under_a_temporary_name_stays(shared: Path, precious: Path):
