@@ -8,7 +8,7 @@ from envbuilder.artifacts.sif import opened_sif, read_documents
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.builder.built import need_built
 from envbuilder.builder.context import BuildContext
-from envbuilder.builder.extensions.cache import HEAD, cells, find_extensions
+from envbuilder.builder.extensions.compiled import HEAD, cells, find_extensions
 from envbuilder.builder.job import layer_keys
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_text

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from envbuilder import runtime
-from envbuilder.builder.extensions.cache import TREE, find_extensions
+from envbuilder.builder.extensions.compiled import TREE, find_extensions
 from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox.foreign import emulation
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath

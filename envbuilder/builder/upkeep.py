@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder.context import BuildContext
-from envbuilder.builder.extensions.cache import find_extensions, label
-from envbuilder.builder.extensions.wheels import wheel_key
+from envbuilder.builder.extensions.built_wheels import wheel_key
+from envbuilder.builder.extensions.compiled import find_extensions, label
 from envbuilder.builder.job import BuildJob, KeptStep, SharedStores, layer_keys, lower_steps
 from envbuilder.builder.sandbox.foreign import tools_tree
 from envbuilder.core.cache import Sha256, Store, cache_limit, link_or_copy

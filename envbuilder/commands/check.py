@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from envbuilder.builder.extensions.cache import find_twins
+from envbuilder.builder.extensions.compiled import find_twins
 from envbuilder.commands._console import open_runner
 from envbuilder.commands.context import Host, Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import BareAnswer, Reply

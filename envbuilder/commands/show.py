@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from envbuilder.builder.extensions.cache import HEAD, ListedExtension, cells, describe, find_extensions
+from envbuilder.builder.extensions.compiled import HEAD, ListedExtension, cells, describe, find_extensions
 from envbuilder.commands.context import Artifacts, Recipes, Session, command, open_store, recipe_argument
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import ExplainedFact, brief, facts

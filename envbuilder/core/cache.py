@@ -22,7 +22,6 @@ import contextlib
 import errno
 import glob
 import hashlib
-import itertools
 import logging
 import math
 import os
@@ -93,8 +92,6 @@ KINDS: Final = (*KEYED, "apt", "uv", "bases", "proofs")
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
 # What goes by itself, in this order: made again from a layer, from sources, and by a download.
 REMADE: Final = ("trees", "build-directories", "partial")
-# What an earlier version called two of them.
-_BEFORE: Final = (("artefacts", "artifacts"), ("spaces", "build-directories"))
 INVENTORIES: Final = "inventories"
 WORK: Final = "work"  # temporary folders of running and killed commands
 LIMIT: Final = "ENVBUILDER_CACHE_LIMIT"
@@ -128,9 +125,6 @@ class Store:
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
                 hint="point ENVBUILDER_CACHE at a folder of yours, or `chmod go-w` this one if it is yours",
             )
-        for (old, new), above in itertools.product(_BEFORE, (root, root / INVENTORIES)):
-            with contextlib.suppress(OSError):  # absent, or another process was faster
-                (above / old).rename(above / new)
         for name in (*KINDS, INVENTORIES, WORK, "locks"):
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, exist_ok=True)

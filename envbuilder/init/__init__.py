@@ -33,7 +33,7 @@ from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import read_folder, read_git, read_pyproject, read_setup, read_setup_cfg
-from envbuilder.init.render import recipe_text
+from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.node.detect import detect_here

@@ -32,7 +32,7 @@ from envbuilder.core.places import (
 )
 from envbuilder.core.plain import pasted
 from envbuilder.core.text.redact import has_credentials, redacted
-from envbuilder.lock.diff import check_fresh, diff_locks
+from envbuilder.lock.changes import check_fresh, diff_locks
 from envbuilder.lock.model import Artifacts, Lock, LockCode, LockedBase, SourceFile
 from envbuilder.lock.source_files import digest_source, own_files, reasons, source_digests
 from envbuilder.recipe.extension import Form

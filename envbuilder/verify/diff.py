@@ -23,7 +23,7 @@ from envbuilder.core.plain import columns
 from envbuilder.core.spelling import nearest
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.overlay import MOST_KEPT
-from envbuilder.lock.diff import Change, changes, locked_packages
+from envbuilder.lock.changes import Change, changes, locked_packages
 from envbuilder.lock.file import load_lock, parse_lock
 from envbuilder.lock.model import Lock, lock_artifacts
 from envbuilder.recipe.load import list_recipes, load

@@ -23,7 +23,7 @@ from envbuilder.core.errors import FetchError
 from envbuilder.core.places import Mistakes, load
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import AARCH64
-from envbuilder.sources.fetch.client import Index
+from envbuilder.sources.fetch.source_client import Index
 from scripts.refresh_tables import cuda, standalone, toolkits, torch
 from scripts.refresh_tables.rows import Changes, Row, update
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from envbuilder.compat.tables.table import TABLES
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.sources.fetch.client import Index
+from envbuilder.sources.fetch.source_client import Index
 from envbuilder.sources.names import probe_sources
 from scripts.refresh_tables import NEWEST, refresh
 

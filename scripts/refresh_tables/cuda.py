@@ -14,7 +14,7 @@ from packaging.version import Version
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import X86_64
-from envbuilder.sources.fetch.client import Index, Listed
+from envbuilder.sources.fetch.source_client import Index, Listed
 from scripts.refresh_tables.rows import Row, Value
 from scripts.refresh_tables.torch import capability, final_wheels, one_match, read_metadata
 

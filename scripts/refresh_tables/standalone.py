@@ -12,7 +12,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_TAR, BoundedTar
 from envbuilder.core.budget import DOCUMENT, parse_json, read_within
 from envbuilder.core.processor import PROCESSORS
-from envbuilder.sources.fetch.client import Listed
+from envbuilder.sources.fetch.source_client import Listed
 from scripts.refresh_tables.rows import Row
 
 _MACHINES: Final = tuple(one.machine for one in PROCESSORS)

@@ -16,7 +16,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import newer_releases
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError
-from envbuilder.sources.fetch.client import Index
+from envbuilder.sources.fetch.source_client import Index
 from envbuilder.sources.http import SourceError
 from scripts.refresh_tables.rows import Changes
 

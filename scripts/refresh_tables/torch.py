@@ -17,7 +17,7 @@ from packaging.version import Version
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.compat.tables.torch import COMPANIONS, CPU, build_of
 from envbuilder.core.processor import AARCH64, X86_64, Processor
-from envbuilder.sources.fetch.client import Index, Listed
+from envbuilder.sources.fetch.source_client import Index, Listed
 from scripts.refresh_tables.rows import Row, Value
 
 ORDER: Final = (

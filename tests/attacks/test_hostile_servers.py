@@ -11,7 +11,7 @@ import pytest
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError
 from envbuilder.sources.fetch import Fetcher
-from envbuilder.sources.fetch.client import MOST_MARKS, Index
+from envbuilder.sources.fetch.source_client import MOST_MARKS, Index
 from envbuilder.sources.http import PAGE, RequestLimits, SourceError
 from envbuilder.sources.http.reachable import reach
 from envbuilder.sources.http.session import HttpSession

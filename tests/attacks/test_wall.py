@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.extensions.wheels import built_wheels
+from envbuilder.builder.extensions.built_wheels import built_wheels
 from envbuilder.builder.job import prepare_run
 from envbuilder.builder.sandbox.distribution import make_places, root_command
 from envbuilder.builder.sandbox.root import Emulation, SandboxRoot, program_command, sandboxed

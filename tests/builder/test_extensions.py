@@ -16,8 +16,8 @@ import pytest
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder import pipeline
-from envbuilder.builder.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
-from envbuilder.builder.extensions.cache import CachedExtension, cells, find_extensions, find_twins, origin
+from envbuilder.builder.extensions.compile import NVCC_MEMORY, ExtensionBuilder, Slots
+from envbuilder.builder.extensions.compiled import CachedExtension, cells, find_extensions, find_twins, origin
 from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
 from envbuilder.builder.job import BuildJob, SharedStores
 from envbuilder.builder.recipe_tests import (

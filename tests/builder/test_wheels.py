@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands, wheel_key
+from envbuilder.builder.extensions.built_wheels import built_wheels, wheel_commands, wheel_key
 from envbuilder.builder.job import BuildJob, SharedStores
 from envbuilder.builder.upkeep import share
 from envbuilder.core.cache import Store

@@ -168,48 +168,6 @@ def test_a_file_has_the_digest_of_its_text(tmp_path):
     assert sha256_file(tmp_path / "file") == DIGEST
 
 
-def make_earlier(root: Path) -> None:
-    """Make the cache of a version that had other names for two of its folders."""
-    store = Store(root)
-    with store.build_directory(DIGEST) as folder:
-        (folder / "main.o").write_text("object")
-    (root / "source").write_text("content")
-    store.add_artifact(DIGEST, root / "source")
-    for new, old in (("artifacts", "artefacts"), ("build-directories", "spaces")):
-        (root / new).rename(root / old)
-        if (root / INVENTORIES / new).exists():
-            (root / INVENTORIES / new).rename(root / INVENTORIES / old)
-
-
-def test_a_cache_with_the_names_of_an_earlier_version_is_taken_over(tmp_path):
-    make_earlier(tmp_path / "cache")
-    for _ in range(2):
-        store = Store(tmp_path / "cache")
-        assert store.has_artifact(DIGEST)
-        with store.build_directory(DIGEST) as folder:
-            assert (folder / "main.o").read_text() == "object"
-    assert not (store.root / "artefacts").exists()
-
-
-@pytest.mark.programs
-def test_two_processes_may_take_over_a_cache_at_once(tmp_path):
-    make_earlier(tmp_path / "cache")
-    script = "import sys; from pathlib import Path; from envbuilder.core.cache import Store; Store(Path(sys.argv[1]))"
-    argv = [sys.executable, "-c", script, str(tmp_path / "cache")]
-    processes = [subprocess.Popen(argv) for _ in range(4)]
-    assert [process.wait() for process in processes] == [0, 0, 0, 0]
-    assert Store(tmp_path / "cache").has_artifact(DIGEST)
-
-
-def test_a_command_that_only_reads_takes_over_nothing(tmp_path):
-    make_earlier(tmp_path / "cache")
-    store = Store(tmp_path / "cache", create=False)
-    assert not store.has_artifact(DIGEST)
-    assert list(store.removable()) == []
-    assert store.sizes()["artifacts"] == 0
-    assert (store.root / "artefacts").is_dir()
-
-
 def test_an_artifact_is_named_by_its_digest(store, tmp_path):
     (tmp_path / "file").write_text("content")
     assert store.add_artifact(DIGEST, tmp_path / "file") == store.root / "artifacts" / DIGEST[:2] / DIGEST

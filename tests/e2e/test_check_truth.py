@@ -25,7 +25,7 @@ from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target,
 from envbuilder.lock.resolve.debs import open_release
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
-from envbuilder.sources.fetch.client import Index
+from envbuilder.sources.fetch.source_client import Index
 from tests.support.locks import make_recipe
 from tests.support.workbench import (
     CACHE,

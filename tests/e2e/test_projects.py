@@ -14,8 +14,8 @@ import pytest
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, pack_tar, write_folder
 from envbuilder.builder.context import RunnerChoice, RunnerName
-from envbuilder.builder.extensions.build import ExtensionBuilder
-from envbuilder.builder.extensions.cache import CachedExtension
+from envbuilder.builder.extensions.compile import ExtensionBuilder
+from envbuilder.builder.extensions.compiled import CachedExtension
 from envbuilder.builder.pipeline import open_step_runner
 from envbuilder.builder.sandbox.runner import Run
 from envbuilder.commands import context as sessions

@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import FetchError, IncompatibleError
-from envbuilder.lock.diff import check_fresh
+from envbuilder.lock.changes import check_fresh
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext

@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
-from envbuilder.lock.diff import diff_locks
+from envbuilder.lock.changes import diff_locks
 from envbuilder.lock.file import (
     REVISION,
     _parse_whole,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
-from envbuilder.lock.diff import changes, check_fresh, diff_locks, locked_packages
+from envbuilder.lock.changes import changes, check_fresh, diff_locks, locked_packages
 from envbuilder.lock.file import REVISION, load_fresh, load_lock, lock_text, parse_lock, seal
 from envbuilder.lock.model import (
     Artifact,

@@ -17,7 +17,7 @@ from envbuilder.compat.tables.distribution import Distribution, load_distributio
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64, Processor
-from envbuilder.lock.diff import diff_locks
+from envbuilder.lock.changes import diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts
 from envbuilder.lock.package_lists import CONFIGURATION

@@ -12,7 +12,7 @@ from envbuilder.builder.context import RunnerChoice, RunnerName
 from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.core.cache import Sha256
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
-from envbuilder.lock.diff import check_fresh, diff_locks
+from envbuilder.lock.changes import check_fresh, diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
 from envbuilder.lock.package_lists import MissedUpdates, missed_updates

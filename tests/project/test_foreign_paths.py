@@ -37,14 +37,14 @@ STORED = "an artifact of the cache, by its digest"
 FRESH = "a new folder in a workspace, which no sandbox has seen"
 LISTED = "names alone: a link is yielded and not followed"
 ALLOWED = {
-    ("builder/extensions/build.py", "join_extensions", "mkdir"): FRESH,
-    ("builder/extensions/build.py", "_capture", "mkdir"): FRESH,
-    ("builder/extensions/build.py", "_ran", "mkdir"): FRESH,
-    ("builder/extensions/cache.py", "load_compiled", "read_text"): OUR_OWN,
-    ("builder/extensions/cache.py", "load_calls", "read_text"): OUR_OWN,
+    ("builder/extensions/compile.py", "join_extensions", "mkdir"): FRESH,
+    ("builder/extensions/compile.py", "_capture", "mkdir"): FRESH,
+    ("builder/extensions/compile.py", "_ran", "mkdir"): FRESH,
+    ("builder/extensions/compiled.py", "load_compiled", "read_text"): OUR_OWN,
+    ("builder/extensions/compiled.py", "load_calls", "read_text"): OUR_OWN,
     ("builder/extensions/compiler_errors.py", "_lacking", "glob"): LISTED,
-    ("builder/extensions/wheels.py", "_built_wheel", "glob"): OUR_OWN,
-    ("builder/extensions/wheels.py", "_built_wheel", "mkdir"): FRESH,
+    ("builder/extensions/built_wheels.py", "_built_wheel", "glob"): OUR_OWN,
+    ("builder/extensions/built_wheels.py", "_built_wheel", "mkdir"): FRESH,
     ("builder/recipe_tests.py", "import_in_sif", "read_text"): "a program of this package",
     ("builder/recipe_tests.py", "_layers_in_one", "copytree"): "trees that own disjoint paths, with links as links",
     ("builder/recipe_tests.py", "_link", "link"): "the same; it links the link itself",

@@ -19,7 +19,7 @@ PLAIN = {
     "commands/init.py: example",
     "init/__init__.py: name",
     "init/shell_lines.py: self.clones[folder].git",
-    "init/render.py: recipe.name",
+    "init/recipe_text.py: recipe.name",
     "compat/rules/base_image.py: base.distribution",
     "compat/rules/base_image.py: context.recipe.name",
     "core/private.py: letters",

@@ -16,7 +16,7 @@ from envbuilder.compat.tables.toolkit import ToolkitLayout, load_toolkits
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
 from envbuilder.core.processor import AARCH64, X86_64
-from envbuilder.sources.fetch.client import BLOCK, Index
+from envbuilder.sources.fetch.source_client import BLOCK, Index
 from envbuilder.sources.names import Sources
 from scripts.refresh_tables import __main__ as script
 from scripts.refresh_tables import cuda, refresh, standalone, toolkits, torch

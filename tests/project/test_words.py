@@ -55,3 +55,29 @@ def test_no_two_public_classes_have_one_name():
             ):
                 places.setdefault(node.name, []).append(where)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+# File names that several folders have, with what all files of that name are.
+SHARED = {
+    "base_image": "a part of an environment: its rules, its resolver",
+    "context": "what a folder's functions are given with each call",
+    "distribution": "a part of an environment: its table, its layer",
+    "extension": "a part of an environment: as written in a recipe, as planned",
+    "job": "what a command asks of its folder",
+    "model": "the data types of a folder",
+    "reader": "reads the format that its folder is about",
+    "runner": "a runner, as the interface in `builder/job.py` has it",
+    "toolkit": "a part of an environment: its table, its resolver",
+    "wheels": "a part of an environment: its rules, its resolver",
+    "writer": "writes the format that its folder is about",
+}
+
+
+def test_a_file_name_that_several_folders_have_says_one_thing():
+    """A file in `commands` has its command's name, whatever else there is of that name. A package's first files have Python's."""
+    places: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        where = path.relative_to(PACKAGE).as_posix()
+        if not where.startswith((*ALONE, "commands")) and not path.stem.startswith("__"):
+            places.setdefault(path.stem, []).append(where)
+    assert {name for name, where in places.items() if len(where) > 1} == set(SHARED)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.extensions.build import ExtensionBuilder, join_extensions
-from envbuilder.builder.extensions.cache import CachedExtension
+from envbuilder.builder.extensions.compile import ExtensionBuilder, join_extensions
+from envbuilder.builder.extensions.compiled import CachedExtension
 from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox.root import SandboxRoot
 from envbuilder.core.cache import sha256_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.builder.extensions.cache import ExtensionCode, answers, read_index
+from envbuilder.builder.extensions.compiled import ExtensionCode, answers, read_index
 from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.core.beneath import files_beneath, read_beneath
 from envbuilder.core.errors import BuildError, CommandError, CompileError

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.builder.extensions.build import (
+from envbuilder.builder.extensions.built_wheels import built_wheels, wheel_commands
+from envbuilder.builder.extensions.compile import (
     ExtensionBuilder,
     extension_commands,
     join_extensions,
 )
-from envbuilder.builder.extensions.wheels import built_wheels, wheel_commands
 from envbuilder.builder.job import (
     BuildJob,
     KeptStep,

@@ -29,7 +29,7 @@ from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
-from envbuilder.lock.diff import diff_locks
+from envbuilder.lock.changes import diff_locks
 from envbuilder.lock.file import load_parent, lock_path, lock_text
 from envbuilder.lock.model import (
     Artifact,

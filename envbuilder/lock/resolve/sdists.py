@@ -29,7 +29,7 @@ from envbuilder.runners.sandbox import Mount, sandbox
 from envbuilder.runners.toolbox import open_sandbox
 
 if TYPE_CHECKING:
-    from envbuilder.sources.fetch.client import Index
+    from envbuilder.sources.fetch.source_client import Index
 
 SUFFIXES: Final = (".tar.gz", ".zip")
 _PROGRAM: Final = "read_sdist.py"  # in `envbuilder/runtime`
@@ -50,7 +50,7 @@ class SdistFacts:
 
 def open_index(context: ResolveContext) -> "Index":
     """Return the package indexes, for reading."""
-    from envbuilder.sources.fetch.client import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
+    from envbuilder.sources.fetch.source_client import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
 
     return Index(context.sources())
 

@@ -32,7 +32,7 @@ from envbuilder.sources.http import (
 from envbuilder.sources.names import REGISTRY, Sources, Wanted, file_path
 
 if TYPE_CHECKING:
-    from envbuilder.sources.fetch.client import SourceClient
+    from envbuilder.sources.fetch.source_client import SourceClient
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Fetcher:
             open_to_all(str(self._store.artifact(artifact.sha256)))  # a sandbox of root's has another id
 
     def _connect(self) -> "SourceClient":
-        from envbuilder.sources.fetch.client import SourceClient  # noqa: PLC0415 - requests takes 0.15 s, and a fetch may need nothing
+        from envbuilder.sources.fetch.source_client import SourceClient  # noqa: PLC0415 - requests takes 0.15 s, and a fetch may need nothing
 
         with self._guard:
             if self._client is None:

@@ -17,9 +17,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.decide import NEVER
-from envbuilder.run.launch.lint.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, ScriptMistake
-from envbuilder.run.launch.lint.reader import read_jobs
-from envbuilder.run.launch.lint.script import (
+from envbuilder.run.launch.lint.batch_script import (
     ACCELERATE,
     C10D,
     DEEPSPEED,
@@ -37,6 +35,8 @@ from envbuilder.run.launch.lint.script import (
     ray_starts,
     srun_values,
 )
+from envbuilder.run.launch.lint.mistakes import ADDRESS, ON_EACH_NODE, PORT, LintCode, ScriptMistake
+from envbuilder.run.launch.lint.reader import read_jobs
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _AMD: Final = r"(?i:rocm|miopen|hip_visible|rocr_visible|\blumi\b|/appl/local/)"  # --rocm adds nothing where /dev is bound

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.findings import CodeEnum, Finding, Severity
-from envbuilder.run.launch.lint.script import Line
+from envbuilder.run.launch.lint.batch_script import Line
 
 
 class LintCode(CodeEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.run.launch.lint.script import OVER_NODES, QUOTED, Line, Script
+from envbuilder.run.launch.lint.batch_script import OVER_NODES, QUOTED, Line, Script
 
 _HERE: Final = re.compile(r"(?<!<)<<-?(?!<)\s*[\"'\\]?([A-Za-z_]\w*)")
 _SHELL_READS: Final = re.compile(

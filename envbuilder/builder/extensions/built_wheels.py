@@ -11,7 +11,7 @@ from typing import Final
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from envbuilder.builder.extensions.cache import answers
+from envbuilder.builder.extensions.compiled import answers
 from envbuilder.builder.extensions.compiler_errors import explain_failure
 from envbuilder.builder.job import BuildJob, prepare_run, tools
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
-from envbuilder.builder.extensions import cache
-from envbuilder.builder.extensions.cache import (
+from envbuilder.builder.extensions import compiled as entries
+from envbuilder.builder.extensions.compiled import (
     CachedExtension,
     ExtensionCode,
     find_extensions,
@@ -200,7 +200,7 @@ class ExtensionBuilder:
                 program = extension_program(self._ground, extension, only=True)
                 task = _Task(extension=extension, name=extension.name, program=program, jobs=1)
                 with self._ran(task, build_dir, root) as out:
-                    calls = cache.save_calls(out, folder)
+                    calls = entries.save_calls(out, folder)
                 self._job.need_unchanged(root.trees, extension.name)
                 if not calls.calls:
                     raise extension_error(
@@ -227,9 +227,9 @@ class ExtensionBuilder:
         store, console, name, digest = self._job.store, self._job.console, task.name, key.entry
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
-            compiled = cache.load_compiled(folder) if store.holds(folder, whole=True) else None
+            compiled = entries.load_compiled(folder) if store.holds(folder, whole=True) else None
             if compiled is None and self._job.fetch_extension(folder, name):
-                compiled = cache.load_compiled(folder)
+                compiled = entries.load_compiled(folder)
             if compiled is not None:
                 console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
             else:
@@ -247,12 +247,12 @@ class ExtensionBuilder:
                 ):
                     began = time.monotonic()
                     with self._ran(replace(task, jobs=taken), build_dir, root) as out:
-                        cache.save_compiled(
+                        entries.save_compiled(
                             out, entry, key=key, seconds=round(time.monotonic() - began, 1),
-                            timings=cache.ninja_timings(build_dir), recipe=self._job.plan.name,
+                            timings=entries.ninja_timings(build_dir), recipe=self._job.plan.name,
                         )  # fmt: skip
                     self._job.need_unchanged(root.trees, name)
-                compiled = cache.load_compiled(folder)
+                compiled = entries.load_compiled(folder)
                 assert compiled is not None, f"{folder} was just written"
         if extra := extra_targets(compiled.entry.targets, self._ground.gpus):
             console.say(
