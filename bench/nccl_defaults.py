@@ -1,6 +1,6 @@
 """Count the collected hosts that a fixed NCCL default would harm, and those that envbuilder's decisions would.
 
-    .venv/bin/python bench/nccl_defaults.py ../shared/corpus/hosts
+    .venv/bin/python bench/nccl_defaults.py FOLDER
 
 A host is harmed by `NCCL_P2P_DISABLE=1` when it has pairs over NVLink or below one PCIe switch, where NCCL uses P2P on every CPU
 and loses most of the speed without it. It is harmed by a choice of interfaces when that takes one which other nodes

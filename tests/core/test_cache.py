@@ -645,10 +645,10 @@ for place, work in ((store.workspace(), fill), (beside(disk / "final"), fill), (
 """
 
 
-@pytest.mark.builds
+@runs_programs
 def test_a_disk_without_inodes_is_not_called_full(tmp_path):
     script = f"mount -t tmpfs -o size=10m,nr_inodes=200 none {tmp_path} && exec '{sys.executable}' -B -c \"$1\" {tmp_path}"
-    words = ["unshare", "--mount", "--", "sh", "-c", script, "sh", MANY_FILES]
+    words = ["unshare", "--map-root-user", "--mount", "--", "sh", "-c", script, "sh", MANY_FILES]
     lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
     told = [line for line in lines if line.startswith("no inodes left on the file system of `")]
     assert [line.partition("`")[2].partition("`")[0] for line in told][:2] == [
