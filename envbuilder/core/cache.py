@@ -631,10 +631,19 @@ def beside(final: Path) -> Iterator[Path]:
                 with space_errors(final):  # before the folder is removed
                     yield Path(lasting_path(str(path), opened))
             finally:
-                # Another user may have moved it, and put a link there.
-                with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(path.lstat(), os.fstat(opened)):
+                try:
+                    if _is_at(path, opened):
                         remove_tree(path)
+                except OSError:
+                    if _is_at(path, opened):
+                        raise
+
+
+def _is_at(path: Path, opened: int) -> bool:
+    """Whether an open folder still has this path. Another user may have moved it, and put a link there."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.lstat(), os.fstat(opened))
+    return False
 
 
 @contextlib.contextmanager
@@ -650,10 +659,9 @@ def _new_folder(prefix: str, parent: Path) -> Iterator[tuple[Path, int]]:
         with contextlib.ExitStack() as stack:
             try:
                 opened = stack.enter_context(held(path))
-                is_same = os.path.samestat(path.lstat(), os.fstat(opened))
             except (FileNotFoundError, BlockingIOError):
                 continue
-            if is_same:
+            if _is_at(path, opened):
                 yield path, opened
                 return
     raise refused(str(path))
