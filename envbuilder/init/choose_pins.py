@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
+
 from envbuilder.compat.check import judge
 from envbuilder.compat.context import Problem, Tables, distance, make_context
 from envbuilder.compat.host_file import HostFacts
@@ -30,6 +32,7 @@ _WITH_TORCH: Final[tuple[str, ...]] = (
     "torchvision", "torchaudio", "torchtext", "torchdata", "xformers", "functorch", "triton",
 )  # fmt: skip
 _NEAR: Final = 4  # toolkits beside those against which torch was built
+_NEWER: Final = "9999"
 _FOLLOW: Final = (
     "packages that were pinned for the other version may need another one; `envbuilder lock` says which"
 )
@@ -37,7 +40,6 @@ _FOLLOW: Final = (
 
 def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Recipe:
     """Return the recipe, sound by every rule; raises IncompatibleError where no pins are. `requests` gets a note of each move."""
-    _follow_companions(requests, tables)
     host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
     tries = list(_candidates(requests, tables, host, name=name, path=path))
     # Of equally near recipes, the fewest warnings decide, then the preference.
@@ -52,17 +54,17 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
     return _with_packages(requests, recipe, tables, host)
 
 
-def _follow_companions(requests: Requests, tables: Tables) -> None:
-    """Request the torch that a pinned torchvision or torchaudio belongs to, if no torch is requested."""
-    if (asked := requests.pins.get("pytorch")) and asked.text:
-        return
-    for row in tables.torches.rows:
-        for name, version in row.companions:
-            wanted = requests.packages.get(name)
-            if wanted and wanted.text == f"{name}=={version}":
-                requests.pin("pytorch", f"=={row.version}", wanted.where)
-                requests.note(wanted.where, f"torch {row.version} is the one that `{wanted.text}` belongs to")
-                return
+def _asked_companions(requests: Requests, torch: Torch) -> list[tuple[Request, bool]]:
+    """Return the requests with a version for torchvision and torchaudio, and whether the release of this torch meets each.
+
+    Where the tables know no release for this torch, a newer one than they know counts.
+    """
+    versions = {"torchvision": _NEWER, "torchaudio": _NEWER, **dict(torch.companions)}
+    asked = [
+        (requests.packages[name], version) for name, version in versions.items() if name in requests.packages
+    ]
+    bounds = [(wanted, Requirement(wanted.text).specifier, version) for wanted, version in asked]
+    return [(wanted, bound.contains(version)) for wanted, bound, version in bounds if bound]
 
 
 def _candidates(
@@ -74,6 +76,7 @@ def _candidates(
     days = [row.released for row in tables.torches.rows]
     # Releases since the project last changed, which it did not know.
     later = {row.version: sum(day < other <= row.released for other in days) for row in tables.torches.rows}
+    companions = {row.version: _asked_companions(requests, row) for row in tables.torches.rows}
     pairs = [
         (base, gcc, python)
         for base in tables.distributions.rows
@@ -90,6 +93,7 @@ def _candidates(
         plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
         rank = (
             _far(asked.get("pytorch"), torch.version),
+            (sum(not is_met for _, is_met in companions[torch.version]),),
             _far(asked.get("python"), python),
             _far(asked.get("cuda"), cuda) if cuda else (),
             _far(asked.get("gcc"), gcc),
@@ -127,10 +131,13 @@ def _cudas(asked: Request | None, torch: Torch, tables: Tables) -> tuple[str, ..
 
 
 def _far(asked: Request | None, version: str) -> tuple[int, ...]:
-    """Return the distance from the requested version; () where it fits or none was requested."""
-    if asked is None or asked.specifier.contains(version) or not asked.version:
+    """Return the distance from the requested version; () where it fits or none was requested.
+
+    A version may be the one that a bound names and still not fit: 2.7.0 is not below 2.7.
+    """
+    if asked is None or asked.specifier.contains(version):
         return ()
-    return distance(version, asked.version)
+    return (1, *(distance(version, asked.version) if asked.version else ()))
 
 
 def _down(version: str) -> tuple[int, ...]:
@@ -151,9 +158,15 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
         row, day = tables.torches.by_name[recipe.pytorch], requests.day
         order = "oldest" if day and row.released > str(day) else "newest"
         changed = f", and the project last changed on {day}" if day else ""
-        fits = f"is the {order} that fits the other pins: no file names its version{changed}"
-        place = torch.where if torch else ""
-        requests.note(place, f"torch {row.version} {fits}", hint="`--pytorch` names another one")
+        companion = next((wanted for wanted, is_met in _asked_companions(requests, row) if is_met), None)
+        fits = (
+            f"`{companion.text}` belongs to"
+            if companion
+            else "fits the other pins: no file names its version"
+        )
+        place = torch.where if torch else companion.where if companion else ""
+        message = f"torch {row.version} is the {order} that {fits}{changed}"
+        requests.note(place, message, hint="`--pytorch` names another one")
     for key, word in _WORDS.items():
         asked, value = requests.pins.get(key), getattr(recipe, key)
         if asked is None or not asked.text or (value and asked.specifier.contains(value)):

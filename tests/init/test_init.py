@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
 
 from envbuilder import cli
 from envbuilder.compat.check import load_tables
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.init import ask_missing, examples_folder, make, read_facts, read_machine, read_source
+from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment, read_spec
 from envbuilder.init.pip import read_requirement
 from envbuilder.init.project import read_git
@@ -353,7 +355,7 @@ def test_what_is_offered_is_taken_as_it_is(tmp_path: Path):
         ("torch>=1.8", date(2022, 12, 31), "1.13.1", "torch 1.13.1 is the newest"),
         ("tqdm", date(2019, 1, 1), "1.11.0", "torch 1.11.0 is the oldest that fits the other pins"),
         ("torch==2.6.0", date(2022, 12, 31), "2.6.0", ""),
-        ("torchvision==0.15.2", date(2026, 1, 1), "2.0.1", "torch 2.0.1 is the one that `torchvision==0.15.2` belongs to"),
+        ("torchvision==0.15.2", date(2026, 1, 1), "2.0.1", "torch 2.0.1 is the newest that `torchvision==0.15.2` belongs to, and the project"),
     ],
 )  # fmt: skip
 def test_a_torch_without_a_version_is_as_old_as_the_project(
@@ -431,6 +433,57 @@ def test_a_bound_takes_the_newest_that_keeps_it(tmp_path: Path):
     assert [finding.message for finding in requests.left] == [
         "torch 2.5.1 is the newest that fits the other pins: no file names its version"
     ]
+
+
+RELEASES = [row.version for row in TABLES.torches.rows]
+
+
+def chosen(requests: Requests) -> str:
+    return choose(requests, TABLES, name="mine", path=Path("mine.yaml")).pytorch
+
+
+@pytest.fixture(scope="module")
+def buildable() -> list[str]:
+    """The releases of torch that init chooses when they are asked for, from old to new."""
+    return [version for version in RELEASES if chosen(wishes(pytorch=f"=={version}")) == version]
+
+
+@pytest.mark.parametrize("version", RELEASES[::4])
+def test_a_bound_of_torch_takes_the_newest_that_keeps_it(version: str, buildable: list[str]):
+    short = version.rpartition(".")[0]
+    exact = [
+        f"{operator}{text}" for operator in ("<", "<=", "!=", ">", ">=", "~=") for text in (version, short)
+    ]
+    for bound in (
+        *exact,
+        f"=={short}.*",
+        f"!={short}.*",
+        f">={short},!={RELEASES[-1]}",
+        f"<{RELEASES[-1]},!={version}",
+    ):
+        allowed = [release for release in buildable if SpecifierSet(bound).contains(release)]
+        requests = wishes(pytorch=bound)
+        torch = chosen(requests)
+        if allowed:
+            assert torch == allowed[-1], bound
+        is_said = any(
+            f"nearest to `{requests.pins['pytorch'].text}`" in finding.message for finding in requests.left
+        )
+        assert is_said != bool(allowed), bound
+
+
+@pytest.mark.parametrize("name", ["torchvision", "torchaudio"])
+@pytest.mark.parametrize(
+    "bound", ["<0.20", "==0.19.1", ">=0.16,<0.18", "!=0.29.0", "<2.5", "<=2.3.0", ">0.20"]
+)
+def test_torchs_companions_bound_it(name: str, bound: str, buildable: list[str]):
+    requests = wishes()
+    read_requirement(f"{name}{bound}", "x:1", requests)
+    releases = {
+        version: dict(TABLES.torches.by_name[version].companions).get(name, "9999") for version in buildable
+    }
+    allowed = [version for version, release in releases.items() if SpecifierSet(bound).contains(release)]
+    assert chosen(requests) == (allowed or buildable)[-1]
 
 
 def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: Path):
