@@ -77,10 +77,11 @@ def _candidates(
     # Releases since the project last changed, which it did not know.
     later = {row.version: sum(day < other <= row.released for other in days) for row in tables.torches.rows}
     companions = {row.version: _asked_companions(requests, row) for row in tables.torches.rows}
+    suite = requests.suite.name if requests.suite and requests.apt else ""  # whose names its packages have
     pairs = [
         (base, gcc, python)
         for base in tables.distributions.rows
-        if base.is_released and base.family == DEBIAN  # Ubuntu needs keys that a machine may lack
+        if base.is_released and (base.family == DEBIAN or base.name == suite)
         for gcc in base.gccs
         for python in _pythons(asked.get("python"), base, tables)
     ]
@@ -95,6 +96,7 @@ def _candidates(
             _far(asked.get("pytorch"), torch.version),
             (sum(not is_met for _, is_met in companions[torch.version]),),
             _far(asked.get("python"), python),
+            (bool(suite) and base.name != suite,),
             _far(asked.get("cuda"), cuda) if cuda else (),
             _far(asked.get("gcc"), gcc),
             (later[torch.version],),

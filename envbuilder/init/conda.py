@@ -73,16 +73,7 @@ def read_environment(path: Path, requests: Requests) -> None:
                 requests.leave(node.key_where, f"prefix: {text_of(node.value)}", "a folder of one machine")
             case _:
                 requests.leave(node.key_where, str(key), "a key that recipes do not have")
-    _report_system(requests)
-
-
-def _report_system(requests: Requests) -> None:
-    """Leave out what conda brings from the system, in one line."""
-    if requests.system:
-        where, _ = requests.system[0]
-        names = ", ".join(text for _, text in requests.system)
-        requests.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
-        requests.system.clear()
+    requests.leave_system()
 
 
 def _read_item(item: PlacedNode, path: Path, requests: Requests) -> None:
@@ -106,7 +97,7 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
             rest = rest[1:]
         elif not word.startswith("-"):
             read_spec(word, where, requests)
-    _report_system(requests)
+    requests.leave_system()
 
 
 def read_spec(text: str, where: str, requests: Requests) -> None:

@@ -77,7 +77,8 @@ class Requests:
     extensions: dict[str, Extension] = field(default_factory=dict)
     gpus: tuple[str, ...] | None = None  # None: not requested; (): no GPU
     driver: str = ""
-    system: list[tuple[str, str]] = field(default_factory=list)  # packages of conda that are not Python's
+    # Packages of conda or NVIDIA that need no key of a recipe.
+    system: list[tuple[str, str]] = field(default_factory=list)
     day: date | None = None  # when the project last changed
     # absent folder → repository, commit
     submodules: dict[Path, tuple[str, str]] = field(default_factory=dict)
@@ -100,6 +101,14 @@ class Requests:
     def leave_all(self, where: str, texts: str, why: str) -> None:
         """Report texts that the recipe leaves out for one reason, however many."""
         self._say(InitCode.LEFT, where, f"left out {texts}: {why}", "")
+
+    def leave_system(self) -> None:
+        """Report in one line what Debian, torch or the toolkit brings."""
+        if self.system:
+            where, _ = self.system[0]
+            names = ", ".join(text for _, text in self.system)
+            self.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
+            self.system.clear()
 
     def note(self, where: str, message: str, *, hint: str = "") -> None:
         """Report a line that the recipe takes in another form."""

@@ -46,8 +46,13 @@ _TIDYING: Final = re.compile(
 )
 # What every environment has, by its own keys.
 _OWN_PACKAGES: Final = re.compile(
-    r"python3?(\.\d+)?(-.*)?|build-essential|cuda-.*|libcudnn.*|libnccl.*|nvidia-.*|sudo|software-properties-common|"
+    r"python3?(\.\d+)?(-.*)?|build-essential|sudo|software-properties-common|"
     r"apt-transport-https|ca-certificates|gnupg2?|apt-utils|locales|ninja-build"
+)
+# Packages of NVIDIA's archive. Most names end with the version of CUDA.
+_NVIDIA: Final = re.compile(
+    r"(?:cuda|lib(?:cu(?:blas|fft|file|rand|solver|sparse)|nv(?:fatbin|jitlink|jpeg|ptxcompiler|vm)|npp)(?:-dev)?|nsight-\w+)"
+    r"(?:-.*?)??(?:-(?P<major>\d+)-(?P<minor>\d+))?|cuda-.*|libcudnn.*|libnccl.*|nvidia-.*"
 )
 
 
@@ -237,6 +242,7 @@ def _read_command(words: Sequence[str], where: str, requests: Requests, copied: 
         case ["apt-get" | "apt" | "aptitude", "install"]:
             for package in plain[2:]:
                 _read_package(package, where, requests)
+            requests.leave_system()
         case ["pip" | "pip3" | "uv", "install" | "pip"]:
             given = [*itertools.dropwhile("install".__ne__, words)][1:]
             places = [_place(word, copied) for word in given]
@@ -281,6 +287,10 @@ def _read_package(package: str, where: str, requests: Requests) -> None:
     name, _, version = package.partition("=")
     if compiler := re.fullmatch(r"g(?:cc|\+\+)-(\d+)", name):
         requests.pin("gcc", f"=={compiler[1]}", where)
+    elif part := _NVIDIA.fullmatch(name):
+        if part["major"]:
+            requests.pin("cuda", f"=={part['major']}.{part['minor']}", where)
+        requests.system.append((where, package))
     elif re.fullmatch(r"gcc|g\+\+|clang.*", name) or _OWN_PACKAGES.fullmatch(name):
         is_plain = name in ("python3", "python3-dev", "python3-pip")
         if python := re.fullmatch(r"python(3\.\d+)(-dev)?", name):

@@ -385,6 +385,40 @@ def commit(folder: Path, *options: str) -> str:
     return found.strip()
 
 
+@pytest.mark.parametrize(
+    ("image", "packages", "base", "apt"),
+    [
+        ("nvidia/cuda:12.4.1-devel-ubuntu22.04", "libopencv-core4.5d python3.10", "ubuntu/jammy", ("libopencv-core4.5d",)),
+        ("ubuntu:24.04", "libgl1", "ubuntu/noble", ("libgl1",)),
+        ("nvidia/cuda:12.4.1-devel-ubuntu22.04", "python3.10", "debian/bookworm", ()),
+        ("debian:bullseye", "libgl1", "debian/bullseye", ("libgl1",)),
+    ],
+)  # fmt: skip
+def test_packages_of_an_image_come_from_its_suite(
+    image: str, packages: str, base: str, apt: tuple[str, ...], tmp_path: Path
+):
+    requests = wishes()
+    text = f"FROM {image}\nRUN apt-get install -y {packages}\n"
+    (tmp_path / "Dockerfile").write_text(text)
+    read_source(tmp_path / "Dockerfile", requests)
+    recipe = made(tmp_path, requests)
+    assert (recipe.base, recipe.apt) == (base, apt)
+
+
+def test_nvidia_s_packages_become_the_toolkit_or_are_said_to_be_left_out(tmp_path: Path):
+    names = "cuda-nvcc-12-4 libcublas-dev-12-4 libcudnn9-dev-cuda-12 libnccl-dev=2.21.5-1+cuda12.4 libnpp-12-4 libcurl4"
+    (tmp_path / "Dockerfile").write_text(f"FROM ubuntu:22.04\nRUN apt-get install {names}\n")
+    requests = wishes()
+    read_source(tmp_path / "Dockerfile", requests)
+    recipe = made(tmp_path, requests)
+    assert (recipe.cuda, recipe.apt) == ("12.4", ("libcurl4",))
+    messages = [finding.message for finding in requests.left]
+    assert (
+        f"left out {names.rpartition(' ')[0].replace(' ', ', ')}: Debian, torch or the CUDA toolkit"
+        in " ".join(messages)
+    )
+
+
 @pytest.mark.programs
 def test_git_knows_when_a_project_last_changed(tmp_path: Path):
     requests = Requests()
