@@ -1,13 +1,15 @@
 """Read conda's `environment.yml` and the arguments of `conda install`.
 
-conda has names of its own and packages what Debian has as well; the two tables below know the usual ones. Any other name is
-taken for the name on a Python index, and `lock` says where that is wrong.
+conda has names of its own and packages what Debian has as well: `conda.toml` has the usual ones. Any other name is taken for the
+name on a Python index, and all such names are said together.
 """
 
+import functools
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, PlacedNode, load, text_of
@@ -15,19 +17,11 @@ from envbuilder.init.pip import read_line, read_requirement
 from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.requirement_file import logical_lines
 
-_ALIASES: Final = {
-    "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",
-    "py-opencv": "opencv-python-headless", "pytables": "tables", "msgpack-python": "msgpack", "ruamel_yaml": "ruamel.yaml",
-    "python-lmdb": "lmdb", "importlib_metadata": "importlib-metadata", "py-xgboost": "xgboost", "jupyter_client": "jupyter-client",
-    "torchtriton": "triton", "brotli-python": "brotli", "python-xxhash": "xxhash", "python-tzdata": "tzdata",
-}  # fmt: skip
 _PINS: Final = {
     "python": "python", "cudatoolkit": "cuda", "pytorch-cuda": "cuda", "cuda-toolkit": "cuda", "cuda": "cuda", "cuda-nvcc": "cuda",
     "cuda-version": "cuda", "cudatoolkit-dev": "cuda",
 }  # fmt: skip
-_DEBIAN: Final = ("ffmpeg", "git", "cmake", "make", "wget", "curl", "tmux", "htop", "unzip", "rsync", "vim", "graphviz", "openmpi",
-                  "libsndfile", "sox", "parallel", "p7zip", "swig", "doxygen")  # fmt: skip
-_DEBIAN_NAMES: Final = {"openmpi": "libopenmpi-dev", "libsndfile": "libsndfile1", "p7zip": "p7zip-full"}
+_TABLE: Final = Path(__file__).with_name("conda.toml")
 # Packages of conda that Debian, torch or the toolkit replaces.
 _SYSTEM: Final = re.compile(
     r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
@@ -42,8 +36,24 @@ _SYSTEM: Final = re.compile(
 )
 _SPEC: Final = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
-    r"(?:(?P<op>==|=|!=|~=|>=|<=|>|<)\s*(?P<version>[^\s=]+)(?:=(?P<build>\S+))?)?"
+    r"(?:(?P<op>==|=|!=|~=|>=|<=|>|<)\s*(?P<version>[^\s=,]+)(?:=(?P<build>\S+))?|"
+    r"(?P<bounds>(?:(?:[=!~<>]=|<|>)\s*[\w.*!+]+\s*(?:,\s*|$)){2,}))?"
 )
+
+
+class _Names(NamedTuple):
+    """What stands for a name of conda: the package of an index or of Debian, or nothing."""
+
+    pypi: Mapping[str, str]
+    debian: Mapping[str, str]
+    conda: Collection[str]
+
+
+@functools.cache
+def _names() -> _Names:
+    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    same = {name: name for name in table["same"].split()}
+    return _Names(pypi=same | table["pypi"], debian=table["debian"], conda=table["conda"])
 
 
 def read_environment(path: Path, requests: Requests) -> None:
@@ -73,7 +83,7 @@ def read_environment(path: Path, requests: Requests) -> None:
                 requests.leave(node.key_where, f"prefix: {text_of(node.value)}", "a folder of one machine")
             case _:
                 requests.leave(node.key_where, str(key), "a key that recipes do not have")
-    requests.leave_system()
+    requests.say_together()
 
 
 def _read_item(item: PlacedNode, path: Path, requests: Requests) -> None:
@@ -97,7 +107,7 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
             rest = rest[1:]
         elif not word.startswith("-"):
             read_spec(word, where, requests)
-    requests.leave_system()
+    requests.say_together()
 
 
 def read_spec(text: str, where: str, requests: Requests) -> None:
@@ -110,8 +120,9 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
     if spec is None:
         read_requirement(text.rpartition("::")[2], where, requests)
         return
-    name = spec["name"].lower()
-    specifier = _specifier(spec["op"] or "", spec["version"] or "")
+    name, names = spec["name"].lower(), _names()
+    usual = name.replace("_", "-")
+    specifier = spec["bounds"] or _specifier(spec["op"] or "", spec["version"] or "")
     if name in _PINS:
         requests.pin(_PINS[name], specifier, where)
         if name in ("cudatoolkit", "pytorch-cuda"):
@@ -120,8 +131,15 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
         requests.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)
     elif name == "cpuonly":
         requests.gpus = requests.gpus or ()
-    elif name in _DEBIAN:
-        requests.debian(_DEBIAN_NAMES.get(name, name), where)
+    elif usual in names.debian:
+        requests.debian(names.debian[usual], where)
+    elif usual in names.conda:
+        requests.leave(
+            where,
+            text,
+            "only conda's channels have it",
+            hint="look for its source, or for a package of Debian",
+        )
     elif name == "pip":
         hint = "packages go into the recipe's `packages`"
         requests.leave(where, text, "an environment cannot change, and has no pip", hint=hint)
@@ -132,7 +150,9 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
             requests.pin("cuda", f"=={build[1]}", where)
         if not name.startswith(("pytorch", "torch")):  # whose releases have the same numbers on an index
             specifier = re.sub(r"^(==\d+(?:\.\d+)*)$", r"\1.*", specifier)
-        read_requirement(f"{_ALIASES.get(name, name)}{specifier}", where, requests)
+        if usual not in names.pypi:
+            requests.guessed.append((where, name))
+        read_requirement(f"{names.pypi.get(usual, name)}{specifier}", where, requests)
 
 
 def _specifier(operator: str, version: str) -> str:

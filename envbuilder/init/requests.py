@@ -79,6 +79,8 @@ class Requests:
     driver: str = ""
     # Packages of conda or NVIDIA that need no key of a recipe.
     system: list[tuple[str, str]] = field(default_factory=list)
+    # Names of conda that no table knows.
+    guessed: list[tuple[str, str]] = field(default_factory=list)
     day: date | None = None  # when the project last changed
     # absent folder → repository, commit
     submodules: dict[Path, tuple[str, str]] = field(default_factory=dict)
@@ -102,13 +104,17 @@ class Requests:
         """Report texts that the recipe leaves out for one reason, however many."""
         self._say(InitCode.LEFT, where, f"left out {texts}: {why}", "")
 
-    def leave_system(self) -> None:
-        """Report in one line what Debian, torch or the toolkit brings."""
+    def say_together(self) -> None:
+        """Report the names of `system` and `guessed`, each list in one line."""
         if self.system:
-            where, _ = self.system[0]
-            names = ", ".join(text for _, text in self.system)
+            where, names = self.system[0][0], ", ".join(text for _, text in self.system)
             self.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
-            self.system.clear()
+        if self.guessed:
+            where, names = self.guessed[0][0], ", ".join(f"`{name}`" for _, name in self.guessed)
+            message = f"taken for the packages of these names on the Python index: {names}"
+            self.note(where, message, hint="conda's names may be another project's there; look at each")
+        self.system.clear()
+        self.guessed.clear()
 
     def note(self, where: str, message: str, *, hint: str = "") -> None:
         """Report a line that the recipe takes in another form."""

@@ -242,7 +242,7 @@ def _read_command(words: Sequence[str], where: str, requests: Requests, copied: 
         case ["apt-get" | "apt" | "aptitude", "install"]:
             for package in plain[2:]:
                 _read_package(package, where, requests)
-            requests.leave_system()
+            requests.say_together()
         case ["pip" | "pip3" | "uv", "install" | "pip"]:
             given = [*itertools.dropwhile("install".__ne__, words)][1:]
             places = [_place(word, copied) for word in given]

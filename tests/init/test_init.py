@@ -319,6 +319,10 @@ def test_a_variable_of_the_shell_may_hold_the_beginning_of_a_command(tmp_path: P
         ("pandas=1.3|1.4", None),
         ("libgcc-ng", None),
         ("pip=21.0", None),
+        ("pyg>=2.3, <=2.5", "torch-geometric<=2.5,>=2.3"),
+        ("pyg::pyg=2.4=py310_torch_2.1", "torch-geometric==2.4.*"),
+        ("jupyter_client=8.6", "jupyter-client==8.6.*"),
+        ("kalign2=2.04", None),
         ("librosa=0.9", "librosa==0.9.*"),  # not every name that begins so is a C library's
     ],
 )  # fmt: skip
@@ -327,6 +331,21 @@ def test_one_spec_of_conda(spec: str, kept: str | None):
     read_spec(spec, "x:1", requests)
     assert [wanted.text for wanted in requests.packages.values()] == ([kept] if kept else [])
     assert bool(requests.left or requests.system) == (kept is None)
+
+
+def test_programs_of_conda_are_debians_and_unknown_names_are_said_together(tmp_path: Path):
+    names = ("eigen", "aria2>=1.35", "numpy", "fastfold", "Bio_Tool=1.2", "boost-cpp")
+    (tmp_path / "environment.yml").write_text("dependencies:\n" + "".join(f"  - {name}\n" for name in names))
+    requests = Requests()
+    read_source(tmp_path / "environment.yml", requests)
+    assert list(requests.apt) == ["libeigen3-dev", "aria2", "libboost-all-dev"]
+    assert [request.text for request in requests.packages.values()] == [
+        "numpy",
+        "fastfold",
+        "bio_tool==1.2.*",
+    ]
+    (said,) = requests.left
+    assert said.message.endswith("the Python index: `fastfold`, `bio_tool`")
 
 
 def made(folder: Path, requests: Requests, name: str = "mine") -> Recipe:
