@@ -24,7 +24,7 @@ _DEEPEST: Final = 6
 CODE: Final = (".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp")
 _MOST: Final = 4000  # Python files of a project, and texts of a list
 _MAIN: Final = "__main__"
-_SETUPS: Final = ("setuptools.setup", "distutils.core.setup")
+_SETUPS: Final = ("setuptools.setup", "distutils.core.setup", "skbuild.setup")
 _BUILDS: Final = tuple(f"{_MODULE}.{name}" for name in _CLASSES)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -32,7 +32,7 @@ from envbuilder.recipe.requirement_file import (
 
 # What a setup.py or a captured file imports, by the name on an index. torch, setuptools, wheel and ninja are there anyway.
 _IMPORTED: Final = {
-    "Cython": "cython", "cmake": "cmake", "einops": "einops", "numpy": "numpy", "packaging": "packaging", "psutil": "psutil",
+    "Cython": "cython", "cmake": "cmake", "nanobind": "nanobind", "einops": "einops", "numpy": "numpy", "packaging": "packaging", "psutil": "psutil",
     "pybind11": "pybind11", "requests": "requests", "skbuild": "scikit-build", "torchvision": "torchvision", "tqdm": "tqdm",
 }  # fmt: skip
 # Headers in folders that every compiler searches, by the beginning of their names, and the packages of Debian that have them.
@@ -249,6 +249,8 @@ def request_project(folder: Path, requests: Requests) -> None:
             for switch in load_switches().rows
             if switch.effect != "architectures" and switch.variable in texts and "{" not in switch.value
         )
+    if not name and pyproject.is_file() and requests.holds(pyproject):
+        name = str(load_toml(pyproject).get("project", {}).get("name", ""))
     module = module_name(name.partition(".")[0] or folder.resolve().name)
     requests.extension(Extension(name=module, path=folder.as_posix(), env=env), str(folder))
     if code:

