@@ -245,7 +245,7 @@ def test_after_a_break_the_next_pull_goes_on(world: World, machine: Machine):
 def test_a_second_pull_leaves_the_folder_of_the_first_alone(world: World, machine: Machine):
     folder = machine.folder / ".toy.pull"
     folder.mkdir()
-    with held(folder, wait=False):
+    with held(folder):
         with pytest.raises(UsageError, match="another pull"):
             machine.pull()
         assert folder.is_dir()
