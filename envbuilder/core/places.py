@@ -146,17 +146,17 @@ def load(path: Path, mistakes: Mistakes) -> PlacedNode | None:
     return None if text is None else parse_yaml(text, str(path), mistakes)
 
 
-def load_text(path: Path, mistakes: Mistakes) -> str | None:
-    """Read a UTF-8 file of at most MAX_BYTES. Returns None after collecting why it cannot be read."""
+def load_text(path: Path, mistakes: Mistakes, *, most: int = MAX_BYTES) -> str | None:
+    """Read a UTF-8 file of at most `most` bytes. Returns None after collecting why it cannot be read."""
     try:
         with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+            data = stream.read(most + 1)
     except OSError as error:
         message = f"cannot be read: {(error.strerror or str(error)).lower()}"
         mistakes.add(FormCode.UNREADABLE, str(path), message, hint="name a file that you may read")
         return None
-    if len(data) > MAX_BYTES:
-        mistakes.add(FormCode.UNREADABLE, str(path), f"is larger than {MAX_BYTES >> 20} MiB")
+    if len(data) > most:
+        mistakes.add(FormCode.UNREADABLE, str(path), f"is larger than {most >> 20} MiB")
         return None
     try:
         text = data.decode()

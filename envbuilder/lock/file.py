@@ -43,6 +43,7 @@ VERSION: Final = 1  # another version is refused
 ENTRIES: Final = "entries"
 SHA256: Final = "sha256"
 _DIGITS: Final = 12  # of a digest in `entries`: it names a change that `sha256` finds
+MOST: Final = 64 << 20  # bytes; a project of 7,000 headers has 1.1 MB
 REVISION: Final = 1  # a later revision adds keys that may be ignored
 _MARKER: Final = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)  # as git writes them
 _MOST: Final = 20  # edits that a message names
@@ -74,7 +75,7 @@ def load_lock(path: Path, *, recipe: str = "") -> Lock:
     if not path.is_file():
         raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {pasted(recipe)}` makes it")
     mistakes = Mistakes()
-    text = load_text(path, mistakes)
+    text = load_text(path, mistakes, most=MOST)
     if text is None:
         raise _unusable(str(path), recipe, mistakes.findings)
     return parse_lock(text, str(path), recipe=recipe)

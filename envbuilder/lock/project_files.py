@@ -74,6 +74,9 @@ class Claims:
     paths: set[str] = field(default_factory=set)  # named in full, so they count although git ignores them
     suffixes: set[str] = field(default_factory=set)  # of all paths that are named
     imported: set[str] = field(default_factory=set)  # entries by a capture; of others, only sources count
+    data: set[str] = field(
+        default_factory=set
+    )  # patterns of paths that are installed beside code, whatever their suffix
 
     def reason(self, path: str) -> str:
         """Return why a file counts, "" if it does not."""
@@ -83,6 +86,12 @@ class Claims:
             return f"it lies in `{top}`, which {why.format('')}" if below else why.format(" it")
         name = PurePosixPath(path).name
         return next((why for pattern, why in self.patterns.items() if fnmatch.fnmatchcase(name, pattern)), "")
+
+    def has_data(self, path: str) -> bool:
+        """Whether the build installs a file as data. A pattern is relative to a package, so its path may end a longer one."""
+        return any(
+            fnmatch.fnmatchcase(path, text) for pattern in self.data for text in (pattern, f"*/{pattern}")
+        )
 
     def look_for(self, pattern: str, why: str) -> None:
         """Let the files of a pattern count; of `*`, sources and headers."""
@@ -124,6 +133,8 @@ def claims_of_build(project: Project) -> Claims:
     for pattern in _PARTS if runs else ():
         claims.look_for(pattern, f"`{_SETUP}` runs `{min(runs)}`, which may read it")
     words = [word for word in _plain_words(project) if word.file != _OTHERS[-1] or "make" in runs]
+    claims.data.update(word.text for word in (*setup, *words) if word.key == "package_data" and word.text)
+    claims.data.update(_manifest_data(project.text("MANIFEST.in")))
     tools = project.entries & {"meson.build", "Cargo.toml"}
     tools |= {word.text for word in words if word.key == "build-backend" != word.text}
     if not all(tool.startswith("setuptools") for tool in tools):
@@ -288,6 +299,18 @@ def _plain_words(project: Project) -> Iterator[_Word]:
             yield from (
                 _Word(name, at, key, word) for word in words if is_read and not line.lstrip().startswith("#")
             )
+
+
+def _manifest_data(text: str) -> Iterator[str]:
+    """Yield the patterns of the folders that a MANIFEST.in takes: `graft FOLDER` and `recursive-include FOLDER PATTERN…`."""
+    for line in text.splitlines():
+        match line.split():
+            case ["graft", folder]:
+                yield f"{folder}/*"
+            case ["recursive-include", folder, *patterns]:
+                yield from (f"{folder}/{start}{pattern}" for pattern in patterns for start in ("", "*/"))
+            case _:
+                pass
 
 
 def _claim_packages(project: Project, claims: Claims, code: PythonCode, words: Sequence[_Word]) -> None:

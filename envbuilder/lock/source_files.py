@@ -186,13 +186,16 @@ def _project(extension: Extension, folder: Path) -> dict[str, str]:
     suffixes = CODE if is_capture else CODE | _BESIDE_CODE | claims.suffixes
     listed, included, scanned = dict[str, list[str]](), set[str](), set[str]()
 
+    def is_allowed(path: str) -> bool:
+        return has_any or _suffix(path) in suffixes or path in included or claims.has_data(path)
+
     def counted() -> dict[str, str]:
         for entry in project.entries if claims.patterns else claims.entries:
             is_apart = entry in _APART or entry.endswith(SUFFIX) or holds_recipes(place / entry)
             if entry not in listed and (entry in claims.entries or not is_apart):
                 listed[entry] = list(_unignored(place, entry, ignored, claims.paths))
         files = {path: claims.reason(path) for paths in (*listed.values(), included) for path in paths}
-        allowed = (path for path in files if has_any or _suffix(path) in suffixes or path in included)
+        allowed = (path for path in files if is_allowed(path))
         return {path: files[path] for path in allowed if files[path]}
 
     has_any = not (is_here or is_capture)  # a project of its own may install data

@@ -442,3 +442,16 @@ def test_the_contents_of_a_lock_name_each_source_with_its_digest():
 
 def test_the_name_of_an_artifacts_file_is_the_end_of_its_path():
     assert NUMPY.filename == "numpy-1.26.4.whl"
+
+
+def test_a_lock_may_name_thousands_of_files(tmp_path: Path):
+    (extension,) = LOCK.extensions
+    more = (
+        SourceFile(path=f"src/header_{number:04}.h", sha256=Sha256("0" * 64), size=1)
+        for number in range(9000)
+    )
+    files = (*extension.files, *more)
+    lock = dataclasses.replace(LOCK, extensions=(dataclasses.replace(extension, files=files),))
+    (tmp_path / "x.lock").write_text(lock_text(lock))
+    assert (tmp_path / "x.lock").stat().st_size > 1 << 20
+    assert load_lock(tmp_path / "x.lock").extensions[0].files == files

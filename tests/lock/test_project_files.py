@@ -224,6 +224,24 @@ def test_of_the_recipes_folder_data_counts_by_its_suffix_in_the_build(tmp_path: 
     assert locked(tmp_path, files | table) == {*PACKAGE, "setup.py", "pyproject.toml", "pkg/x.npy"}
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "data"),
+    [
+        ("setup.py", LISTED.replace("name=", "package_data={'pkg': ['data/*', 'deep/**/*.npz']}, name="), {"pkg/data/g.lark", "pkg/data/w.bin", "pkg/deep/a/b.npz"}),
+        ("pyproject.toml", '[tool.setuptools.package-data]\n"*" = ["*.lark"]\n', {"pkg/data/g.lark"}),
+        ("setup.cfg", "[options.package_data]\npkg = data/*\n", {"pkg/data/g.lark", "pkg/data/w.bin"}),
+        ("MANIFEST.in", "graft pkg/data\nprune other\n", {"pkg/data/g.lark", "pkg/data/w.bin"}),
+        ("MANIFEST.in", "recursive-include pkg *.npz w.*\n", {"pkg/data/w.bin", "pkg/deep/a/b.npz"}),
+    ],
+)  # fmt: skip
+def test_what_a_build_installs_as_data_is_locked_whatever_its_suffix(
+    tmp_path: Path, name: str, text: str, data: set[str]
+):
+    shipped = dict.fromkeys(("pkg/data/g.lark", "pkg/data/w.bin", "pkg/deep/a/b.npz", "runs/data/w.bin"), "")
+    counted = locked(tmp_path, PACKAGE | shipped | {"setup.py": LISTED} | {name: text})
+    assert counted == {*PACKAGE, "setup.py", name, *data}
+
+
 def test_of_a_capture_what_is_imported_counts_with_its_sources(tmp_path: Path):
     files = TRAINED | {
         "train.py": "from torch.utils.cpp_extension import load\nfrom nets import block\nopen('runs/x/metrics.json', 'w')\n"

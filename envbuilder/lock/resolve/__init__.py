@@ -30,7 +30,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.changes import diff_locks
-from envbuilder.lock.file import load_parent, lock_path, lock_text
+from envbuilder.lock.file import MOST, load_parent, lock_path, lock_text
 from envbuilder.lock.model import (
     Artifact,
     Artifacts,
@@ -98,7 +98,7 @@ def lock_recipe(
             new = make(task, old)
     assert LOST not in {artifact.sha256 for artifact in lock_artifacts(new)}, "each lost entry is found again"
     text = lock_text(new)
-    if save and not (path.is_file() and load_text(path, Mistakes()) == text):
+    if save and not (path.is_file() and load_text(path, Mistakes(), most=MOST) == text):
         save_text(path, text)
     if old and old.recipe == LOST:
         old = replace(without_lost(old), recipe=new.recipe)

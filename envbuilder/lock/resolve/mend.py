@@ -32,7 +32,9 @@ def read_old(
     try:
         return lockfile.load_lock(path, recipe=name), options
     except LockError as error:
-        old = _mend(load_text(path, Mistakes()) or "", str(path), recipe) if save else None
+        old = (
+            _mend(load_text(path, Mistakes(), most=lockfile.MOST) or "", str(path), recipe) if save else None
+        )
         if not save or (old is None and not options.upgrade):
             raise
         action = "all is chosen anew" if options.upgrade else "that is repaired, and the rest is kept"
