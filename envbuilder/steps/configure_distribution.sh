@@ -48,6 +48,13 @@ install_packages() {
   dpkg --configure --force-unsafe-io --abort-after=1 --pending
 }
 
+# Prints owner and path of each file that is not root's.
+list_owners() {
+  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
+    ! \( -uid 0 -gid 0 \) -printf '%U:%G %p\n'
+}
+
+[ -z "$TOOLS" ] || before=$(list_owners)
 if [ "$COUNT" -gt 0 ]; then
   policy=/usr/sbin/policy-rc.d made=
   if [ ! -e $policy ]; then # packages must not start their services (invoke-rc.d(8))
@@ -98,13 +105,26 @@ else
 fi
 for path in $drop; do rm -rf "/${path:?}"; done
 
-# Owners are those of the packages' own lists, also where what a script asked for was done.
-[ -n "$TOOLS" ] || find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
-  ! \( -uid 0 -gid 0 \) -exec chown -h 0:0 {} +
+# Changes the owner of a file or folder, which would clear set-id bits.
+give() {
+  mode=$(stat -c %a "$2")
+  chown "$1" "$2"
+  chmod "$mode" "$2"
+}
+# Owners are those of the packages' own lists, also where what a script asked for was done. Other files of an image keep theirs.
+if [ -z "$TOOLS" ]; then
+  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
+    ! \( -uid 0 -gid 0 \) -exec chown -h 0:0 {} +
+else
+  # What is the same as before is there three times.
+  printf '%s\n' "$before" "$before" "$(list_owners)" | LC_ALL=C sort | uniq -u | while read -r _ path; do
+    owner=0:0
+    while read -r old known; do [ "$known" != "$path" ] || owner=$old; done <<BEFORE
+$before
+BEFORE
+    if [ -L "$path" ]; then chown -h "$owner" "$path"; else give "$owner" "$path"; fi
+  done
+fi
 while read -r owner path; do
-  if [ -e "/$path" ] && [ ! -L "/$path" ]; then
-    mode=$(stat -c %a "/$path")
-    chown "$owner" "/$path"
-    chmod "$mode" "/$path"
-  fi
+  if [ -e "/$path" ] && [ ! -L "/$path" ]; then give "$owner" "/$path"; fi
 done <"$unpacked/owners"

@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.core.cache import save_text
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.lock.file import load_lock
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.recipe.load import load
 from envbuilder.verify.compare import BUILDER_ADDS, compare, sif_manifest
 from tests.support.plans import DIFFERS
+from tests.support.registries import push, registry
 from tests.support.sdists import make_sdists
 from tests.support.standalone import RELEASE, write_from_packages
-from tests.support.tiny import make_tiny
+from tests.support.tiny import make_lock, make_tiny
+from tests.support.two_runners import SHAPES, World, pack, write_on_image
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
@@ -27,11 +31,14 @@ from tests.support.workbench import (
     Built,
     as_nobody,
     build,
+    fetch_packages,
     open_folder,
+    recipe_like,
     run,
 )
 
 pytestmark = pytest.mark.builds
+SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "added", "on_image")
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map
 BASE = "envbuilder-e2e-render-base"
 INCLUDE = "ca-certificates,curl,python3-pip"  # what fetches; a base without it installs it
@@ -66,6 +73,88 @@ def sdists() -> Iterator[Built]:
         yield build(str(recipe), folder / "built", "--runner", "sandbox", env=env)
 
 
+CUDA = """\
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+pytorch: "2.15.0"
+cuda: "13.2"
+gpus: [A100]
+"""
+CAPTURED = """\
+from torch.utils.cpp_extension import load_inline
+
+quick = load_inline("quick", cpp_sources="int twice(int x) { return 2 * x; }", functions=["twice"])
+"""
+SMALL = {
+    "setup.py": "from setuptools import Extension, setup\nsetup(name='small', version='1', ext_modules=[Extension('small', ['small.c'])])\n",
+    "small.c": '#include <Python.h>\nstatic struct PyModuleDef small = {PyModuleDef_HEAD_INIT, "small"};\n'
+    "PyMODINIT_FUNC PyInit_small(void) { return PyModule_Create(&small); }\n",
+}
+
+
+@pytest.fixture(scope="module")
+def fetched() -> Iterator[Built]:
+    """An environment with torch and two extensions: a commit of a repository, and what a program compiles by `load_inline()`."""
+    with open_folder() as folder:
+        git = ("git", "-C", folder / "repository", "-c", "user.name=x", "-c", "user.email=x")
+        for name, text in SMALL.items():
+            save_text(folder / "repository" / name, text)
+        run(*git, "init", "--quiet")
+        run(*git, "add", ".")
+        run(*git, "commit", "--quiet", "--message", "x")
+        commit = run(*git, "rev-parse", "HEAD").strip()
+        save_text(folder / "recipes/program/ops.py", CAPTURED)
+        extensions = (
+            f"{{name: small, git: 'file://{folder}/repository', commit: {commit}}}",
+            "{name: quick, path: program, capture: [import ops]}",
+        )
+        recipe = recipe_like("cpu", folder / "recipes/fetched.yaml", *extensions)
+        run(ENVBUILDER, "lock", recipe)
+        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+@pytest.fixture(scope="module")
+def toolkit() -> Iterator[Built]:
+    """An environment with a toolkit of CUDA, from wheels, and without torch. `gh200` has parts that `h100` takes from torch's."""
+    fetch_packages("h100", kinds=("deb",))
+    with open_folder() as folder:
+        recipe = folder / "recipes/toolkit.yaml"
+        save_text(recipe, CUDA)
+        lock = make_lock(recipe, ("nvidia-cuda-runtime",), of="h100")
+        tools = load_lock(ROOT / "recipes/gh200.lock").tools
+        assert tools
+        save_text(recipe.with_suffix(".lock"), lock_text(replace(lock, toolkit=tools.toolkit)))
+        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+@pytest.fixture(scope="module")
+def added() -> Iterator[Built]:
+    """An environment that adds a package to another one."""
+    with open_folder() as folder:
+        _, lock = make_tiny(folder / "recipes")
+        recipe = folder / "recipes/added.yaml"
+        save_text(recipe, "extends: tiny\nadd: [jinja2]\n")
+        wheels = load_lock(ROOT / "recipes/cpu.lock").wheels
+        more = tuple(wheel for wheel in wheels if wheel.name == "jinja2")
+        save_text(
+            recipe.with_suffix(".lock"), lock_text(replace(lock, recipe=load(recipe).digest, added=more))
+        )
+        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+@pytest.fixture(scope="module")
+def on_image() -> Iterator[Built]:
+    """An environment on an image, which a registry has."""
+    with open_folder() as folder, registry(folder / "registry") as server:
+        recipe, lock = make_tiny(folder / "recipes")
+        built = build(str(recipe), folder / "tiny", "--runner", "sandbox", env=NO_ENGINE)
+        world = World(recipe, lock, built, built, server, {})
+        push(server.host, "engine-debian", pack(world, SHAPES["engine-debian"]))
+        written = write_on_image(world, "engine-debian", torch="2.13.0")
+        yield build(str(written), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
 def vendor(recipe: object, place: Path) -> Path:
     """Write all that a lock names, and uv, into `place`: what a text would fetch."""
     uv = f"uv=={metadata.version('uv')}"
@@ -79,7 +168,7 @@ def vendor(recipe: object, place: Path) -> Path:
     "which",
     [
         pytest.param("tiny", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.release) for name in ("cpu", "standalone", "sdists")),
+        *(pytest.param(name, marks=pytest.mark.release) for name in SHAPED),
     ],
 )
 def test_a_rendered_dockerfile_builds_the_same_environment(
@@ -107,7 +196,7 @@ def test_a_rendered_dockerfile_builds_the_same_environment(
 
 
 @pytest.mark.release  # its extension and torch are in the Dockerfile's test, its own words in the next one
-@pytest.mark.parametrize("which", ["cpu", "a100", "standalone"])
+@pytest.mark.parametrize("which", [*SHAPED, "a100"])
 def test_a_rendered_definition_file_builds_the_same_environment(
     request: pytest.FixtureRequest, which: str, base: str, spacious: Path
 ):
@@ -117,7 +206,7 @@ def test_a_rendered_definition_file_builds_the_same_environment(
     committed = None if built.recipe else ROOT / f"apptainer/{which}.def"
     sif = build_definition(spacious, base, recipe, vendor(recipe, spacious / "vendored"), committed)
     need_equal(read_tree(built.layout).entries, sif_manifest(sif), ignore=BUILDER_ADDS)
-    if which == "standalone":
+    if built.recipe:
         return
     printed = run(*as_nobody("apptainer", "exec", "--cleanenv", sif, "python", "-c", NUMBERS), cwd=Path("/"))
     assert printed == "numbers agree\n"
