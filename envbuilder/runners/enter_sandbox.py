@@ -305,7 +305,7 @@ _MASK: Final = b"\xff" * 7 + b"\x00" + b"\xff" * 8 + b"\xfe\xff\xff\xff"
 _END: Final = "\x01"  # ends each field: no path has it
 
 
-def _register(machine: int, emulator: str) -> None:
+def register(machine: int, emulator: str) -> None:
     """Register the emulator in the namespace. The kernel opens it now (F), so a root need not have it (see binfmt-misc)."""
     patterns = (_HEAD + machine.to_bytes(2, "little"), _MASK)
     head, mask = ("".join(f"\\x{byte:02x}" for byte in pattern) for pattern in patterns)
@@ -360,7 +360,7 @@ def _emulate(words: Sequence[str]) -> None:
             sys.stderr.write(f"enter_sandbox: {_KERNEL}\n")
             raise
     else:
-        _register(int(machine), emulator)
+        register(int(machine), emulator)
     escaped = [folder.translate({ord(sign): f"\\{sign}" for sign in "\\:,"}) for folder in folders]
     for over, below, target in zip(escaped[::2], escaped[1::2], folders[1::2], strict=True):
         _mount("overlay", Path(target), "overlay", _READ_ONLY, f"lowerdir={over}:{below},userxattr")

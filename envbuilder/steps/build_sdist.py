@@ -20,6 +20,7 @@ VARIABLES = {
     "SOURCE_DATE_EPOCH": "315619200",  # 1980-01-02, which every zip file can hold; the same for all, so that recipes share wheels
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONPATH": f"{SPACE}/customize",
+    "TMPDIR": f"{SPACE}/tmp",  # uv leaves a lock there
     "UV_NO_INSTALLER_METADATA": "1",  # it holds the time at which the wheel was made
 }
 
@@ -28,7 +29,8 @@ def main(spec_file, inputs, out):
     os.umask(0o022)
     with open(spec_file, encoding="utf-8") as stream:
         spec = json.load(stream)
-    os.makedirs(VARIABLES["PYTHONPATH"])
+    for name in ("PYTHONPATH", "TMPDIR"):
+        os.makedirs(VARIABLES[name])
     shutil.copy(os.path.join(HERE, "sitecustomize.py"), VARIABLES["PYTHONPATH"])  # sorts listings
     made, tools = os.path.join(SPACE, "wheel"), os.path.join(inputs, "tools")
     links = ["--find-links", tools] if os.path.exists(tools) else []

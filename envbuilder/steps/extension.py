@@ -426,6 +426,7 @@ def build_project(spec, jobs, out):
         "SOURCE_DATE_EPOCH": str(spec["epoch"]),
         "LDFLAGS": link_flags(),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+        "TMPDIR": SCRATCH,  # uv leaves a lock there
     }
     env = dict(fixed, **environment(spec, jobs, simulates=True, chooses=True))
     env["UV_NO_INSTALLER_METADATA"] = "1"  # it holds the time at which the wheel was made

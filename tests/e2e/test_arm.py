@@ -2,21 +2,26 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.sif import processor_in, read_sif
-from envbuilder.core.cache import save_text, sha256_file
+from envbuilder.core.cache import Store, save_text, sha256_file
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.runners.enter_sandbox import FORMATS
+from envbuilder.runners.enter_sandbox import FORMATS, machine_has, register
 from tests.support.conditions import USER, Conditions
 from tests.support.registries import registry
+from tests.support.rendered import build_dockerfile, make_base, need_equal
 from tests.support.sdists import make_arm
 from tests.support.tiny import make_lock
+from tests.support.two_runners import need_the_same
 from tests.support.workbench import (
+    CACHE,
     ENVBUILDER,
     NO_ENGINE,
     ROOT,
@@ -24,6 +29,7 @@ from tests.support.workbench import (
     attempt,
     build,
     builds_in,
+    cache_with_artifacts,
     fetch_packages,
     open_folder,
     run,
@@ -66,6 +72,40 @@ def test_every_program_of_the_environment_is_for_arm(arm: Built, tmp_path: Path)
     machines = {path: head[18:20] for path, head in programs.items() if head.startswith(b"\x7fELF")}
     assert {int.from_bytes(machine, "little") for machine in machines.values()} == {AARCH64.elf}
     assert {"fast.so", "bash"} <= {path.name for path in machines}
+
+
+@pytest.fixture
+def arm_engine(spacious: Path) -> Iterator[None]:
+    """Let this machine's engine run programs for Arm, and leave the machine as it was."""
+    if machine_has(AARCH64.elf):
+        yield
+        return
+    tools = load_lock(ROOT / "recipes/gh200.lock").tools
+    assert tools
+    run("dpkg-deb", "--extract", Store(CACHE).artifact(tools.emulator.sha256), spacious / "emulator")
+    is_mounted = (FORMATS / "register").exists()
+    if not is_mounted:
+        run("mount", "-t", "binfmt_misc", "binfmt_misc", FORMATS)
+    try:
+        register(AARCH64.elf, str(spacious / "emulator/usr/bin" / f"qemu-{AARCH64.machine}"))
+        yield
+    finally:
+        (FORMATS / f"envbuilder-{AARCH64.elf}").write_text("-1")
+        if not is_mounted:
+            run("umount", FORMATS)
+
+
+@pytest.mark.release
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root registers an emulator for a whole machine")
+@pytest.mark.usefixtures("arm_engine")
+def test_buildkit_and_a_printed_dockerfile_make_the_same_for_arm(recipe: Path, arm: Built, spacious: Path):
+    files = {"ENVBUILDER_FOLDERS": str(recipe.parent.parent / "files")}
+    apart = files | {"ENVBUILDER_CACHE": str(cache_with_artifacts(spacious, recipe))}
+    baked = build(str(recipe), spacious / "baked", "--runner", "buildkit", "--no-load", env=apart)
+    need_the_same(arm, baked)
+    with make_base(AARCH64) as base:
+        archive = build_dockerfile(spacious, base, recipe, AARCH64)
+    need_equal(read_tree(arm.layout).entries, read_tree(archive).entries)
 
 
 CUDA = ("nvidia-cuda-runtime",)  # what the toolkit takes from the environment

@@ -1,23 +1,20 @@
 """The rendered text, built from a base that has nothing of envbuilder: the same environment, path by path."""
 
 import os
-import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.core.cache import save_text
-from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.recipe.load import load
-from envbuilder.verify.compare import BUILDER_ADDS, compare, sif_manifest
-from tests.support.plans import DIFFERS
+from envbuilder.verify.compare import BUILDER_ADDS, sif_manifest
 from tests.support.registries import push, registry
+from tests.support.rendered import build_dockerfile, make_base, need_equal, vendor
 from tests.support.sdists import make_sdists
 from tests.support.standalone import RELEASE, write_from_packages
 from tests.support.tiny import make_lock, make_tiny
@@ -40,18 +37,12 @@ from tests.support.workbench import (
 pytestmark = pytest.mark.builds
 SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "added", "on_image")
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map
-BASE = "envbuilder-e2e-render-base"
-INCLUDE = "ca-certificates,curl,python3-pip"  # what fetches; a base without it installs it
 
 
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
-    """What stands in for an image of Debian: one with apt."""
-    with open_folder() as folder:
-        run("mmdebstrap", "--variant=apt", f"--include={INCLUDE}", "bookworm", folder / "base.tar")
-        run("docker", "import", folder / "base.tar", BASE)
-    yield BASE
-    run("docker", "image", "rm", "--force", BASE)
+    with make_base() as name:
+        yield name
 
 
 @pytest.fixture(scope="module")
@@ -155,15 +146,6 @@ def on_image() -> Iterator[Built]:
         yield build(str(written), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 
-def vendor(recipe: object, place: Path) -> Path:
-    """Write all that a lock names, and uv, into `place`: what a text would fetch."""
-    uv = f"uv=={metadata.version('uv')}"
-    run(ENVBUILDER, "cache", "vendor", recipe, place)
-    pip = (ROOT / ".venv/bin/python", "-m", "pip", "download", "--quiet", "--no-deps")
-    run(*pip, "--dest", place / "files", uv)
-    return place
-
-
 @pytest.mark.parametrize(
     "which",
     [
@@ -177,18 +159,7 @@ def test_a_rendered_dockerfile_builds_the_same_environment(
     """With torch and an extension only in a release: BuildKit runs the same stages in test_projects.py."""
     built: Built = request.getfixturevalue(which)
     recipe = built.recipe or which
-    vendored = vendor(recipe, spacious / "vendored")
-    text = run(ENVBUILDER, "render", recipe, "--as", "dockerfile")
-    dockerfile, archive = spacious / "Dockerfile", spacious / "image.tar"
-    dockerfile.write_text(text)
-    epoch = re.search(r"SOURCE_DATE_EPOCH=(\d+)", text)
-    assert epoch
-    run(
-        "docker", "buildx", "build", "--quiet", "--file", dockerfile, "--network", "none", "--build-arg", f"BASE={base}",
-        "--build-arg", f"SOURCE_DATE_EPOCH={epoch[1]}", "--build-context", f"artifacts={vendored / 'files'}",
-        "--output", f"type=oci,dest={archive},rewrite-timestamp=true,compression=uncompressed", vendored,
-        timeout=1800,
-    )  # fmt: skip
+    archive = build_dockerfile(spacious, base, recipe)
     mine, theirs = read_tree(built.layout), read_tree(archive)
     need_equal(mine.entries, theirs.entries)
     assert theirs.image.config.env == mine.image.config.env
@@ -265,40 +236,3 @@ def build_definition(
         env={"APPTAINER_CACHEDIR": str(folder / "cache"), "APPTAINER_TMPDIR": str(folder)}, cwd=folder, timeout=1800,
     )  # fmt: skip
     return sif
-
-
-def not_below(folders: Collection[str], entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    return tuple(
-        entry for entry in entries if not any(f"{entry.path}/".startswith(f"{folder}/") for folder in folders)
-    )
-
-
-def need_equal(mine: tuple[Entry, ...], theirs: tuple[Entry, ...], *, ignore: Collection[str] = ()) -> None:
-    """Every path alike but for the documented list, and each path of that list is one that there is."""
-    labels = ("build", "render")
-    print(
-        [
-            str(f)
-            for f in compare(
-                without_folder_times(not_below(ignore, mine)),
-                without_folder_times(not_below(ignore, theirs)),
-                labels,
-                without=DIFFERS,
-            )
-        ]
-    )
-    assert (
-        compare(
-            without_folder_times(not_below(ignore, mine)),
-            without_folder_times(not_below(ignore, theirs)),
-            labels,
-            without=DIFFERS,
-        )
-        == ()
-    )
-    assert DIFFERS.keys() <= {entry.path for entry in mine}
-
-
-def without_folder_times(entries: tuple[Entry, ...]) -> list[Entry]:
-    """A tar of Docker's has no entry for the root itself."""
-    return [replace(one, mtime=0) if one.kind is Kind.DIRECTORY else one for one in entries if one.path]

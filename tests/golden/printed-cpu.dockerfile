@@ -475,7 +475,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "1cfe49ba1f314775cd3a8a17448815a715efceb6c24fec5d277d7c768cf84c64",
+| "key": "3d51ecbc76ad5003a468d7d34ffe61062f56e9a4f99b812acc6e53430e5173ac",
 | "name": "fused",
 | "patch": "",
 | "path": "",

@@ -31,7 +31,8 @@ from tests.support.plans import (
     wheel,
 )
 
-PAGE = Path(__file__).parents[2] / "docs/explain/kinds.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/explain/kinds.md"
 SETUP = LockedBuild(name="zlang", wheels=(wheel("setuptools", "80.0.0"), wheel("wheel", "0.45.0")))
 
 
@@ -78,6 +79,28 @@ KINDS: Mapping[str, Callable[[], Plan]] = {
 }  # fmt: skip
 
 
+# The environment of a release test that is built from both texts and has the files of `build`, path by path. For the others, a test of
+# the same programs on other files: the toolkit's, or those of an archive.
+PROOFS: Mapping[str, str] = {
+    "wheels alone (`cpu`)": "cpu",
+    "a Python that its suite lacks": "standalone",
+    "packages that have no wheel": "sdists",
+    "packages of `envbuilder add`": "added",
+    "CUDA from Debian's packages (`a100`)": "a100",
+    "CUDA from wheels (`h100`)": "toolkit",
+    "CUDA from NVIDIA's archive": "",
+    "CUDA from NVIDIA's apt packages": "",
+    "64-bit Arm (`gh200`)": "arm",
+    "an extension of `sources`": "cpu",
+    "an extension of a project (`path`)": "sdists",
+    "an extension of `git`": "fetched",
+    "an extension of an sdist": "",
+    "an extension of `url`": "sdists",
+    "an extension of `capture`": "fetched",
+    "an image as base": "on_image",
+}
+
+
 def by_sandbox(plan: Plan, folder: Path) -> str:
     job = replace(make_job(folder), plan=plan)
     return "\n".join(str(command) for command in SandboxRunner(job=job).commands())
@@ -101,8 +124,8 @@ def runs(text: str, plan: Plan, *, inside: bool) -> bool:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = [
-        "| kind of recipe | sandbox | BuildKit | printed Dockerfile | printed definition file |",
-        "|:--|:--|:--|:--|:--|",
+        "| kind of recipe | sandbox | BuildKit | printed Dockerfile | printed definition file | built in a release test as |",
+        "|:--|:--|:--|:--|:--|:--|",
     ]
     for kind, make in KINDS.items():
         plan = make()
@@ -112,7 +135,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
             runs(by_buildkit(plan), plan, inside=True),
             *(runs(render(printed), plan, inside=False) for render in PRINTERS.values()),
         ]
-        rows.append(f"| {kind} | {' | '.join('yes' if cell else 'no' for cell in cells)} |")
+        proof = f"`{PROOFS[kind]}`" if PROOFS[kind] else ""
+        rows.append(f"| {kind} | {' | '.join('yes' if cell else 'no' for cell in cells)} | {proof} |")
     return "\n".join(rows)
 
 
@@ -122,6 +146,12 @@ def test_the_table_of_what_works_where_has_no_hole(table: str):
 
 def test_the_page_has_this_table(table: str):
     assert table in PAGE.read_text(encoding="utf-8")
+
+
+def test_each_proof_is_a_test():
+    tests = (ROOT / "tests/e2e/test_rendered.py").read_text() + (ROOT / "tests/e2e/test_arm.py").read_text()
+    names = set(re.findall(r"^def (\w+)\(", tests, flags=re.MULTILINE)) | {"cpu", "a100"}  # fixtures
+    assert {name for name in PROOFS.values() if name} <= names
 
 
 def test_a_program_that_is_not_run_is_a_hole():

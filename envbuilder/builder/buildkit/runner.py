@@ -11,15 +11,15 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import uv
-
 from envbuilder import steps
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.buildx import DOCKERFILE
+from envbuilder.builder.buildkit.uv_program import fetch_uv, uv_program
 from envbuilder.builder.context import Builder
 from envbuilder.builder.job import BuildJob, run_outside, write_runtime_layer, write_step
 from envbuilder.builder.sandbox.distribution import MOUNTED, OWNERS, image_owners, merged_owners
+from envbuilder.builder.sandbox.foreign import make_tools, missing_tools
 from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
@@ -39,15 +39,17 @@ class BuildKitRunner:
     job: BuildJob
     builder: Builder = field(default_factory=Builder)
 
-    def need_tools(self, fetcher: Fetcher) -> None:  # noqa: ARG002 - the other runner fetches some
+    def need_tools(self, fetcher: Fetcher) -> None:
         buildx.need_buildkit(self.builder, self.job.runner)
+        fetch_uv(self.job, fetcher)
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """Return every input if BuildKit has a layer to make: its cache may lack any stage."""
-        return self.job.plan.artifacts if self.wanted() else ()
+        """Return every input if BuildKit has a layer to make: its cache may lack any stage; and what runs the tests for Arm."""
+        return (*(self.job.plan.artifacts if self.wanted() else ()), *missing_tools(self.job))
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         """Start every layer of the plan."""
+        make_tools(self.job)
         made = pool.submit(self._make_layers)
         return tuple(pool.submit(self._layer, step, made) for step in self.job.plan.steps)
 
@@ -131,7 +133,7 @@ def write_folder(job: BuildJob, folder: Path, wanted: Collection[str]) -> None:
     save_text(folder / DOCKERFILE, folder_dockerfile(job.plan, wanted))
     for name in {name for program in programs for name in program.files}:
         save_text(folder / "steps" / name, steps.text(name))
-    link_or_copy(Path(uv.find_uv_bin()), folder / "steps/uv")
+    link_or_copy(uv_program(job), folder / "steps/uv")
     for program in programs:
         if not program.is_outside:
             _write_program(program, job, folder / program.name)

@@ -17,6 +17,7 @@ from envbuilder.builder.sandbox.root import Emulation, folder_in
 from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import CudaStep, Plan
 from envbuilder.plan.program import spec_text
 from envbuilder.runners.sandbox import Mount
@@ -47,10 +48,18 @@ def tools_tree(job: BuildJob) -> Path:
     return job.store.tree(sha256_text("\n".join(words)))
 
 
+def missing_tools(job: BuildJob) -> tuple[Artifact, ...]:
+    """Return what `make_tools` will read."""
+    tools = job.cross_tools
+    return tools.artifacts if tools and not job.store.holds(tools_tree(job)) else ()
+
+
 def make_tools(job: BuildJob) -> None:
-    """Unpack the plan's tools, unless the store has their tree."""
-    final, tools = tools_tree(job), job.cross_tools
-    assert tools, f"{job.plan.name} is for this processor"
+    """Unpack the plan's tools, unless the plan is for this processor or the store has their tree."""
+    tools = job.cross_tools
+    if tools is None:
+        return
+    final = tools_tree(job)
     with job.store.lock(f"tree-{final.name}"):
         if job.store.holds(final):
             return

@@ -29,7 +29,7 @@ from envbuilder.builder.job import (
     write_runtime_layer,
 )
 from envbuilder.builder.sandbox import distribution
-from envbuilder.builder.sandbox.foreign import emulation, make_tools, tools_tree
+from envbuilder.builder.sandbox.foreign import emulation, make_tools, missing_tools
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.cache import link_or_copy
 from envbuilder.core.errors import CommandError, ToolError
@@ -89,10 +89,7 @@ class SandboxRunner:
             wanted += inputs(step)
             if isinstance(step, PythonStep | CudaStep):
                 wanted += minimal_python(self.job)
-        tools = self.job.cross_tools
-        if tools and not self.job.store.holds(tools_tree(self.job)):
-            wanted += tools.artifacts
-        return tuple(dict.fromkeys(wanted))
+        return tuple(dict.fromkeys((*wanted, *missing_tools(self.job))))
 
     def commands(self) -> tuple[Command, ...]:
         trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
@@ -115,8 +112,7 @@ class SandboxRunner:
             yield _program_command(step, job, trees, WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
-        if self.job.cross_tools:
-            make_tools(self.job)
+        make_tools(self.job)
         run = Run(self.job, pool)
         return tuple(run.start(step) for step in self.job.plan.steps)
 

@@ -56,6 +56,10 @@ _IMAGE: Final = """
 Bootstrap: docker
 From: {image}
 Stage: base
+
+%setup
+    # Apptainer copies no pipes and sockets, and a layer has none.
+    find "${{APPTAINER_ROOTFS:?}}" -xdev \\( -type p -o -type s \\) -delete
 """
 _FROM_IMAGE: Final = f"""
 %files from base
@@ -83,14 +87,14 @@ Stage: final
 %setup
     # `%files`, which ran before, follows a link below /, and leaves a folder that is there as it is.
     for name in {merged}; do
-      [ -d "${{APPTAINER_ROOTFS:?}}/usr/$name" ] || continue
+      [ -d "${{APPTAINER_ROOTFS:?}}/usr/$name" ] && [ ! -e "${{APPTAINER_ROOTFS:?}}/$name" ] || continue
       ln -s "usr/$name" "${{APPTAINER_ROOTFS:?}}/$name"
       touch --no-dereference --date=@{epoch} "${{APPTAINER_ROOTFS:?}}/$name"
     done
     for name in tmp root; do mkdir -p "${{APPTAINER_ROOTFS:?}}/$name"; done
     chmod 1777 "${{APPTAINER_ROOTFS:?}}/tmp"
     chmod 700 "${{APPTAINER_ROOTFS:?}}/root"
-
+{modes}
 %files from workshop
 {files}
 
@@ -100,6 +104,21 @@ Stage: final
 %labels
 {labels}
 """
+
+
+_MODES: Final = ".singularity.d/modes"
+_GIVE_MODES: Final = f"""\
+    while read -r mode name; do
+      [ -L "${{APPTAINER_ROOTFS:?}}/$name" ] || chmod "$mode" "${{APPTAINER_ROOTFS:?}}/$name"
+    done <"${{APPTAINER_ROOTFS:?}}/{_MODES}"
+    rm "${{APPTAINER_ROOTFS:?}}/{_MODES}"
+"""
+# An image may have other folders below / than Debian. Those that Apptainer makes go, and the links, which `%files` would follow.
+_LEAVE_IMAGE: Final = (
+    "rm -r --one-file-system dev proc sys",
+    f'for name in {_MERGED}; do [ ! -L "$name" ] || rm "$name"; done',
+    f"stat --format='%a %n' * >{_MODES}",  # `%files` gives a folder below / the usual mode
+)
 
 
 def print_definition(printed: Printed) -> str:
@@ -112,9 +131,10 @@ def print_definition(printed: Printed) -> str:
         files=_FROM_IMAGE if plan.os.image else "",
     )  # fmt: skip
     exports = ".singularity.d/env/10-docker2singularity.sh"
-    files = [f"    {_TARGET}/{name} /" for name in _TOP] + [f"    {_TARGET}/{exports} /{exports}"]
+    top, more = (("*",), (exports, _MODES)) if plan.os.image else (_TOP, (exports,))
+    files = [f"    {_TARGET}/{name} /" for name in top] + [f"    {_TARGET}/{name} /{name}" for name in more]
     last = _LAST.format(
-        merged=_MERGED, epoch=plan.epoch, files="\n".join(files),
+        merged=_MERGED, epoch=plan.epoch, modes=_GIVE_MODES if plan.os.image else "", files="\n".join(files),
         run="\n".join(f"    {line}" for line in run_lines(plan.runtime)),
         labels="\n".join(f"    {name} {value}" for name, value in plan.runtime.labels),
     )  # fmt: skip
@@ -165,6 +185,7 @@ def _post(printed: Printed) -> list[str]:
         "",
         "# The folders that things were mounted on, which are empty now; and no time after the epoch.",
         f"cd {_TARGET} && rmdir step steps",
+        *(_LEAVE_IMAGE if printed.plan.os.image else ()),
         f"find {_TARGET} -xdev -newermt @{epoch} -exec touch --no-dereference --date=@{epoch} {{}} +",
     ]
 

@@ -32,7 +32,7 @@ from envbuilder.sources.http import (
 from envbuilder.sources.names import REGISTRY, Sources, Wanted, file_path
 
 if TYPE_CHECKING:
-    from envbuilder.sources.fetch.source_client import SourceClient
+    from envbuilder.sources.fetch.source_client import Listed, SourceClient
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +134,15 @@ class Fetcher:
     def page(self, url: str, *, most: int = PAGE) -> bytes:
         """Return a file of up to `most` bytes that no lock names, such as a list of files. Raises SourceError."""
         return self._connect().page(url, threading.Event(), most=most)
+
+    def files(self, project: str) -> tuple["Listed", ...]:
+        """Return the files of a project in the package index. Raises FetchError."""
+        try:
+            return tuple(self._connect().files(project, threading.Event()).values())
+        except SourceError as refusal:
+            raise FetchError(
+                f"could not list the files of `{project}`\n  {refusal}", hint=NETWORK_HINT
+            ) from refusal
 
     def certificates(self) -> Path:
         """Return the file of the certificates that servers are checked with."""

@@ -62,6 +62,7 @@ class Listed:
     url: str
     uploaded: str = ""  # YYYY-MM-DD; "" where the index does not tell
     yanked: bool = False
+    sha256: str = ""  # "" where the index does not tell
 
 
 class SourceClient:
@@ -271,6 +272,7 @@ def _listed(index: str, project: str, response: session.Response, content: bytes
                 url=session.with_user_of(index, package.url),
                 uploaded=str(package.upload_time.date()) if package.upload_time else "",
                 yanked=package.is_yanked,
+                sha256=str(package.digests.get("sha256", "")),
             )
             for package in pypi_simple.ProjectPage.from_response(page, project).packages
         ]
