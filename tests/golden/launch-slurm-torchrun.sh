@@ -43,8 +43,9 @@ master_suffix=i
 driver_floor=525.60.13
 least_free_mb=1024
 grace=120
+recorder=('TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_FR_BUFFER_SIZE' 'TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_FR_DUMP_ON_TIMEOUT' 'TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE' 'TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_DEBUG_INFO_PIPE_FILE')
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 sif_state machine copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 sif_state machine copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace recorder job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
@@ -336,9 +337,22 @@ find_environment() {
     fail "this script was written for another file: $environment has ${found%% *} bytes${digest:+, sha256 $digest}"
 }
 
+# Turns on torch's recorder of collectives. Each of `recorder` is the name that this torch reads and the one of other releases; a
+# value of the user's in either stays. A dump goes to the logs after a timeout, and at any time when somebody writes to the pipe:
+# the node's own disk has pipes, whatever the file system of the logs is.
+record() {
+  local number name other values=(2000 1 "$logs/recorder_" "$scratch/recorder-$job-")
+  for number in "${!recorder[@]}"; do
+    read -r name other <<<"${recorder[number]}"
+    [ -n "${!other-}" ] || default "$name" "${values[number]}"
+  done
+  find "$scratch" -maxdepth 1 -type p -name 'recorder-*' -mtime +30 -delete 2>/dev/null || : # torch leaves them
+}
+
 # One container per node, in which torchrun starts the node's ranks.
 ranks() {
   prepare
+  record
   [ "$ranks_per_node" -eq 1 ] || default OMP_NUM_THREADS 1 # as torchrun does, which prints five lines about it
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"
   inside torchrun --nnodes="$nodes" --nproc_per_node="$ranks_per_node" --local_addr="$(this_node)" \

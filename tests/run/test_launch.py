@@ -1086,6 +1086,45 @@ def test_the_advice_after_a_failure_names_no_place_without_a_line(tmp_path, wrot
 
 
 @pytest.mark.programs
+@pytest.mark.parametrize(
+    ("torch", "names"),
+    [
+        ("2.1.2", []),
+        (
+            "2.6.0",
+            ["TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"],
+        ),
+        ("2.13.0", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]),
+        ("2.15.0", ["TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_TEMP_FILE"]),
+    ],
+)
+def test_the_recorder_is_on_by_the_names_of_a_release_and_the_users_values_stay(tmp_path, torch, names):
+    text = render(job(environment=replace(A100, torch=torch), gpus=1))
+    functions = "\n".join((PARTS / f"{name}.sh").read_text() for name in ("common", "record"))
+    (setting,) = re.findall(r"^recorder=.*$", text, re.MULTILINE)
+    script = f"set -euo pipefail\njob=7 logs='{tmp_path}/a b' scratch='{tmp_path}'\n{setting}\n{functions}\nrecord\nenv"
+
+    def recorded(**variables: str) -> dict[str, str]:
+        ended = subprocess.run(
+            ["bash", "-c", script],
+            env={"PATH": "/usr/bin:/bin", **variables},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = (line.partition("=") for line in ended.stdout.splitlines())
+        return {name: value for name, _, value in lines if name.startswith("TORCH_")}
+
+    pipe = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/recorder-7-"} if names else {}
+    made = dict(zip(names, ("2000", "1", f"{tmp_path}/a b/recorder_"), strict=False)) | pipe
+    assert recorded() == made
+    for theirs in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        assert recorded(**{theirs: "9"}) == {
+            name: made[name] for name in made if "BUFFER_SIZE" not in name
+        } | {theirs: "9"}
+
+
+@pytest.mark.programs
 def test_a_node_of_another_processor_is_refused_before_it_gets_a_copy(tmp_path):
     own, other = sorted(PROCESSORS, key=lambda one: one.machine != os.uname().machine)
     ended = preflight(tmp_path, smi="printf '550.1\\n550.1\\n'", machine=other.machine)

@@ -3,6 +3,8 @@
 import functools
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -177,6 +179,31 @@ def test_a_line_of_a_rank_is_one_write(tmp_path, whole, written):
         packets = list(iter(functools.partial(ours.recv, 100), b""))
     assert b"".join(packets) == b"a b\nno end"
     assert (len(packets) - 1, packets[-1]) == (written, b"no end")
+
+
+@runs_programs
+@pytest.mark.parametrize("variable", ["ENVBUILDER_WHOLE_LINES", "OTHER"])
+def test_a_signal_prints_the_stacks_of_a_rank_that_waits_in_c(variable):
+    """A handler of Python's own would not run before the call in C returns."""
+    script = "import os, envbuilder_start\ndef wait_long():\n  print(os.getpid())\n  os.read(0, 1)\nwait_long()\nprint('end')\n"
+    env = {"PYTHONPATH": str(image.path("start")), "PYTHONUNBUFFERED": "1", variable: "1"}
+    with subprocess.Popen(
+        [sys.executable, "-B", "-c", script],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as rank:
+        assert rank.stdout is not None
+        pid = int(rank.stdout.readline())
+        if variable != "OTHER":
+            os.kill(pid, signal.SIGRTMAX)
+            assert rank.stderr is not None
+            assert b"most recent call first" in rank.stderr.readline()
+            assert b" in wait_long" in rank.stderr.readline()
+        caught = int(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())[1], 16)  # type: ignore[index]
+        out, _ = rank.communicate(b"x")
+    assert (out, caught >> signal.SIGRTMAX - 1 & 1) == (b"end\n", variable != "OTHER")
 
 
 # GPUs
