@@ -156,6 +156,7 @@ def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape):
     wait_until("the rank's log has the line", lambda: "world of 4\n" in rank.read_text())
     (work / "die-now").touch()
     assert wait_for_end(cluster, number) == "FAILED"
+    assert re.search(r"^launch: n1: \| cause: .*\[EB9\d\d\]", log_of(work), re.MULTILINE), log_of(work)
 
 
 @pytest.mark.parametrize("shape", ["torchrun", "tasks"])

@@ -171,7 +171,10 @@ def _recorder_names(job: LaunchJob) -> list[str]:
     """Return the variables of torch's recorder: each the name that this torch reads, and that of other releases."""
     if not torch_has(job, RECORDER_SINCE):
         return []
-    return [f"{name} {before}" if torch_has(job, since) else f"{before} {name}" for since, name, before in _RECORDER]
+    return [
+        f"{name} {before}" if torch_has(job, since) else f"{before} {name}"
+        for since, name, before in _RECORDER
+    ]
 
 
 def _path(path: Path | str, folder: str) -> str:

@@ -42,5 +42,5 @@ while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done
-say_end "$status" "$(readlink "/proc/$$/fd/1")" # the log of the job
+say_end "$status" "$(readlink "/proc/$$/fd/1")" "$logs" # the log of the job, and those of the ranks with their dumps
 exit "$status"
