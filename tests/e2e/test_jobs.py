@@ -108,6 +108,15 @@ def submit(cluster: Cluster, work: Path, built: Built, *words: str) -> str:
     return submitted[1]
 
 
+def assert_watched(cluster: Cluster, work: Path, job: str) -> None:
+    """From the head, `watch` sees what all four ranks on two nodes do."""
+    machine = ("nsenter", "--target", str(cluster.head.pid), "--all", f"--wd={work}", "--")
+    seen = finish(cluster, (*machine, ENVBUILDER, "watch", job))
+    line = "no hang: ranks 0-3 wait at train.py:21 in <module>, and no rank waits in a collective\n"
+    assert (seen.returncode, seen.stdout.startswith(line)) == (0, True), seen.stdout + seen.stderr
+    assert re.findall(r"rank \d +(n\d) ", seen.stdout) == ["n1", "n1", "n2", "n2"]
+
+
 def wait_for_end(cluster: Cluster, number: str) -> str:
     def state() -> str:
         shown = cluster.head.run("scontrol", "show", "job", number, env=cluster.env)
@@ -173,6 +182,7 @@ def test_near_the_end_of_its_time_every_rank_can_save(cluster, work, cpu, shape)
 def test_a_cancelled_job_leaves_nothing(cluster, work, cpu):
     number = submit(cluster, work, cpu, "--", "train.py", "deaf")
     wait_until("all ranks run", lambda: started(work), STARTED)
+    assert_watched(cluster, work, number)
     cluster.head.run("scancel", number, env=cluster.env)
     assert wait_for_end(cluster, number) == "CANCELLED"
 
@@ -352,6 +362,8 @@ def test_whoever_ends_the_ssh_launch_ends_it_everywhere(cluster, work, cpu, numb
     with logged(*command, output=work / "launch.log", env=os.environ | cluster.env) as running:
         wait_until("all ranks run", lambda: started(work), STARTED)
         assert len(cluster.left_over()) == 2
+        (logs,) = work.glob("logs/cpu-*/")
+        assert_watched(cluster, work, logs.name.removeprefix("cpu-"))
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         for pid in children or [str(running.pid)]:
             os.kill(int(pid), number)

@@ -45,6 +45,7 @@ least_free_mb=1024
 grace=120
 recorder=('TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_FR_BUFFER_SIZE' 'TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_FR_DUMP_ON_TIMEOUT' 'TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE' 'TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_DEBUG_INFO_PIPE_FILE')
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
+watcher=()
 settings=(environment sif_bytes sif_sha256 sif_state machine copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace recorder job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
@@ -82,6 +83,7 @@ say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 # Says how the ranks ended, and the cause of a failure, which is in the logs and folders after $1. One without a line is not named.
 say_end() {
   local place="logs in $logs"
+  [ -z "${watching-}" ] || kill "$watching" 2>/dev/null || :
   grep -rqs --exclude=launcher.log . "$logs" || place='no rank has a log of its own'
   case $1 in
     0) say "job $job: all ranks ended well; $place" ;;
@@ -369,6 +371,18 @@ record() {
   find "$scratch" -maxdepth 1 -type p -name 'recorder-*' -mtime +30 -delete 2>/dev/null || : # torch leaves them
 }
 
+# Looks at the ranks whenever none has written for some minutes, and says who waits for whom. `say_end` ends it.
+watch_ranks() {
+  ways >"$logs/nodes"
+  [ ${#watcher[@]} -gt 0 ] || return 0
+  if [ -x "${watcher[0]}" ]; then
+    "${watcher[@]}" "$logs" </dev/null 9>&- 8>&- &
+    watching=$!
+  else
+    say "the job is not watched: this machine has no ${watcher[0]}"
+  fi
+}
+
 # One container per node, in which torchrun starts the node's ranks.
 ranks() {
   prepare
@@ -396,10 +410,14 @@ export MASTER_PORT=$((20000 + job % 12000)) # below the ephemeral ports
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
 srun=(srun --export=ALL)
 
+# Prints the command that reaches the nodes, for `envbuilder watch`.
+ways() { echo "srun --jobid=$job --overlap --nodes=$nodes --ntasks=$nodes --ntasks-per-node=1 --quiet"; }
+
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
 "${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
 make_logs
+watch_ranks
 say "all nodes are ready, and the ranks start"
 
 (

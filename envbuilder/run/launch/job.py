@@ -64,6 +64,7 @@ class LaunchOptions:
     profile: str = ""
     grace: int
     smoke: bool
+    watch: float = 0  # minutes
     # Takes precedence over the site profile; its `options` are added.
     slurm: SlurmSite = field(default_factory=SlurmSite)
     hosts: tuple[str, ...] = ()
@@ -90,6 +91,7 @@ class LaunchJob:
     site: Site
     grace: int  # seconds between TERM and KILL
     local_copy: bool = False
+    watch: float = 0  # minutes in which no rank writes, after which it is looked at; 0 for never
     for_site: bool = False  # its paths are those of the site, and may hold variables
 
     @property
@@ -133,7 +135,7 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
         environment=environment, program=program, where=options.where, shape=parse_shape(options.shape), nodes=nodes,
         ranks=ranks, gpus=gpus,
         folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
-        grace=options.grace, local_copy=options.local_copy,
+        grace=options.grace, local_copy=options.local_copy, watch=options.watch,
     )  # fmt: skip
     _check(job)
     return _moved(job, options.for_site) if options.for_site else job

@@ -6,6 +6,7 @@ settings alone, so they can be read, checked and run by themselves.
 
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -164,7 +165,13 @@ def _settings(job: LaunchJob) -> dict[str, str]:
         "ssh": {"ssh_options": quoted_list(ssh.options), "hosts": quoted_list(ssh.hosts[: job.nodes])},
         "local": {},
     }
-    return {**shared, **of_start[job.where], "settings": quoted_list((*shared, "job"))}
+    watch = (sys.executable, "-m", "envbuilder", "watch", "--silent", f"{job.watch:g}") if job.watch else ()
+    return {
+        **shared,
+        **of_start[job.where],
+        "watcher": quoted_list(watch),
+        "settings": quoted_list((*shared, "job")),
+    }
 
 
 def _recorder_names(job: LaunchJob) -> list[str]:

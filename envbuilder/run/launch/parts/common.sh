@@ -3,6 +3,7 @@ say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 # Says how the ranks ended, and the cause of a failure, which is in the logs and folders after $1. One without a line is not named.
 say_end() {
   local place="logs in $logs"
+  [ -z "${watching-}" ] || kill "$watching" 2>/dev/null || :
   grep -rqs --exclude=launcher.log . "$logs" || place='no rank has a log of its own'
   case $1 in
     0) say "job $job: all ranks ended well; $place" ;;

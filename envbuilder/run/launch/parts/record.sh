@@ -9,3 +9,15 @@ record() {
   done
   find "$scratch" -maxdepth 1 -type p -name 'recorder-*' -mtime +30 -delete 2>/dev/null || : # torch leaves them
 }
+
+# Looks at the ranks whenever none has written for some minutes, and says who waits for whom. `say_end` ends it.
+watch_ranks() {
+  ways >"$logs/nodes"
+  [ ${#watcher[@]} -gt 0 ] || return 0
+  if [ -x "${watcher[0]}" ]; then
+    "${watcher[@]}" "$logs" </dev/null 9>&- 8>&- &
+    watching=$!
+  else
+    say "the job is not watched: this machine has no ${watcher[0]}"
+  fi
+}
