@@ -373,7 +373,7 @@ record() {
 
 # Looks at the ranks whenever none has written for some minutes, and says who waits for whom. `say_end` ends it.
 watch_ranks() {
-  ways >"$logs/nodes"
+  (umask 022 && ways >"$logs/nodes")
   [ ${#watcher[@]} -gt 0 ] || return 0
   if [ -x "${watcher[0]}" ]; then
     "${watcher[@]}" "$logs" </dev/null 9>&- 8>&- &

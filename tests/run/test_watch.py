@@ -259,6 +259,35 @@ def test_a_job_is_found_by_its_number_its_folder_or_a_process(tmp_path):
         find_job("nothing", tmp_path)
 
 
+def test_commands_that_others_may_have_written_are_not_run(tmp_path):
+    (tmp_path / "a100-7").mkdir()
+    (tmp_path / "a100-7/nodes").write_text("ssh n1\n")
+    (tmp_path / "a100-7/nodes").chmod(0o664)
+    with pytest.raises(UsageError, match="another user may have written"):
+        find_job("7", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "changes", "is_hang"),
+    [
+        ("backward", "torch/autograd/graph.py", {}, True),
+        ("backward", "torch/autograd/graph.py", {"cpu": 4.0}, False),
+        ("synchronize", "torch/cuda/__init__.py", {"cpu": 1.0}, True),
+        ("all_reduce", "torch/distributed/distributed_c10d.py", {"bytes": 1e6}, False),
+        ("all_reduce", "torch/distributed/distributed_c10d.py", {"switches": 900.0}, False),
+        ("all_reduce", "torch/distributed/distributed_c10d.py", {"is_still": False}, False),
+    ],
+)
+def test_a_long_backward_pass_computes_and_a_wait_for_the_gpu_does_not(function, file, changes, is_hang):
+    stack = [(function, f"/opt/env/lib/python3.11/site-packages/{file}", 9), ("step", "/home/me/train.py", 7)]
+    row = {
+        "rank": 0, "world": 1, "pid": 9, "host": "n1", "state": "S", "cpu": 0.0, "bytes": 0.0, "is_new": False,
+        "switches": 0.0, "files": "", "is_still": True, "workers": (), "stack": stack,
+    }  # fmt: skip
+    verdict = judge([NodeLook(ranks=({**row, **changes},), ras="", gpus=(), has_stacks=True)])
+    assert verdict.is_hang == is_hang, verdict.text(0)
+
+
 @runs_programs
 def test_the_ways_to_the_nodes_are_read_as_they_were_written():
     settings = "hosts=('me@n 1' n2) ssh_options=(-F \"it's here\")"

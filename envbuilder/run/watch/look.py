@@ -235,6 +235,8 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
     time.sleep(max(0.0, spec["seconds"] - (time.monotonic() - began)))
     passed = time.monotonic() - began
     after = Processes()
+    # From one process, only the ranks of this node are known.
+    sizes = ("WORLD_SIZE",) if spec["job"] else ("LOCAL_WORLD_SIZE", "WORLD_SIZE")
     rows = []
     seconds = spied(trees, py_spy)
     for rank, pid in ranks.items():
@@ -246,7 +248,7 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
         workers = [other for other in tree if other != pid and is_python(other)][:MOST_WORKERS]
         theirs = spied(workers, py_spy)
         rows.append({
-            "rank": rank, "world": int(variables.get("WORLD_SIZE") or 0), "pid": pid, "host": socket.gethostname(),
+            "rank": rank, "world": int(next(filter(None, map(variables.get, sizes)), 0)), "pid": pid, "host": socket.gethostname(),
             "state": (fields(pid) or ["gone"])[0], "cpu": (now_cpu - cpu) / passed, "bytes": (now_moved - moved) / passed,
             "is_new": bool(fresh), "switches": (switches(pid) - waited) / passed,
             "files": file_system(pid) if place else "", "stack": stack,

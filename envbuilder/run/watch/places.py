@@ -44,10 +44,7 @@ def find_job(name: str, logs: Path) -> Watched:
         folder = folders[-1].resolve()
         job = "-".join(folder.name.rsplit("-", 3)[-3:])  # NAME-DAY-TIME-PID; Slurm's is a number
         job = job if job.replace("-", "").isdigit() else folder.name.rpartition("-")[2]
-        lines = (
-            (folder / NODES).read_text(encoding="utf-8").splitlines() if (folder / NODES).is_file() else []
-        )
-        return Watched(job=job, folder=folder, ways=tuple(tuple(shlex.split(line)) for line in lines))
+        return Watched(job=job, folder=folder, ways=_read_ways(folder / NODES))
     if name.isdigit() and Path("/proc", name).is_dir():
         return Watched(pid=int(name))
     if name.isdigit():
@@ -56,6 +53,22 @@ def find_job(name: str, logs: Path) -> Watched:
         f"`{name}` is no folder of logs, no job and no process",
         hint="`envbuilder watch logs/NAME-JOB`, or the PID of one rank or of torchrun",
     )
+
+
+def _read_ways(path: Path) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that reach the nodes. Raises UsageError for a file that another user wrote: they would run as this one."""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            status = os.fstat(stream.fileno())
+            lines = stream.read().splitlines()
+    except OSError:
+        return ()
+    if lines and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+        raise UsageError(
+            f"`{path}` has commands that another user may have written: it belongs to user {status.st_uid}",
+            hint="run `watch` as the user who launched the job",
+        )
+    return tuple(tuple(shlex.split(line)) for line in lines)
 
 
 def slurm_way(job: str) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from envbuilder.diagnose.collectives import named
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.|^<|/envbuilder_start/")
 _COLLECTIVE: Final = re.compile(r"torch/(?:distributed/(?!elastic|run|checkpoint|fsdp|optim)|nn/parallel/)")
 _WRAPPER: Final = re.compile(r"<locals>|wrapper|__call__|_call_impl|decorate")
-_GPU: Final = re.compile(r"torch/(?:cuda|autograd)/")
+_GPU: Final = re.compile(r"torch/cuda/")  # a wait for the GPU keeps a core busy
+_BACKWARD: Final = re.compile(r"torch/autograd/")
 _LOADER: Final = re.compile(r"torch/utils/data/")
 _BUSY: Final = 0.1  # of a core; a rank that sleeps in a loop takes less
 _MOVING: Final = 50_000  # bytes a second, read or written: a checkpoint or the first batch on its way
@@ -56,10 +57,12 @@ class RankLook(Answer):
         if self.state in ("Z", "X", "gone"):
             return Activity.DEAD
         files = [PurePath(file).as_posix() for _, file, _ in self._inner]
-        if any(map(_COLLECTIVE.search, files)) or any(map(_GPU.search, files)):
-            moves = self.switches > _AWAKE or not self.is_still
+        moves = self.switches > _AWAKE or not self.is_still or self.bytes > _MOVING
+        is_idle = self.cpu <= _BUSY and self.bytes <= _MOVING and not self.is_new
+        waits = any(_COLLECTIVE.search(file) or _GPU.search(file) for file in files)
+        if waits or (is_idle and any(map(_BACKWARD.search, files))):
             return Activity.BUSY if moves else Activity.COLLECTIVE
-        if self.cpu > _BUSY or self.bytes > _MOVING or self.is_new:
+        if not is_idle:
             return Activity.BUSY
         if self.files:
             return Activity.FILES
