@@ -344,6 +344,28 @@ def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cp
     assert ranks == {f"rank-{rank}.log" for rank in range(4)}
 
 
+@pytest.mark.release
+@pytest.mark.parametrize("where", ["ssh", "slurm"])
+def test_the_transports_between_two_machines_are_compared(cluster, work, cpu, where):
+    """An interface that joins no machines fails. `tests/runtime/test_start.py` has the table for every change."""
+    for node in cluster.nodes:
+        node.run("ip", "link", "add", "apart", "type", "veth", "peer", "name", "end")
+        node.run("ip", "link", "set", "end", "up")
+        node.run("ip", "addr", "add", f"10.99.{node.name[1:]}.1/24", "dev", "apart")
+        node.run("ip", "link", "set", "apart", "up")
+    words = {"ssh": (), "slurm": ("--nodes", "2", "--shape", "tasks", "--wait")}[where]
+    try:
+        ended = finish(cluster, launch(cluster, work, cpu, where, *words, "--smoke", "--compare"), 400)
+    finally:
+        for node in cluster.nodes:
+            node.run("ip", "link", "del", "apart")
+    table = ended.stdout if where == "ssh" else log_of(work)
+    assert ended.returncode == 0, table + ended.stderr
+    assert re.search(r"^0: gloo  +8 MiB in ", table, re.MULTILINE), table
+    assert re.search(r"^0: gloo on eth0  +8 MiB in ", table, re.MULTILINE), table
+    assert re.search(r"^0: gloo on apart  fails: ", table, re.MULTILINE), table
+
+
 @pytest.mark.parametrize(
     "way", [(), pytest.param(("--pdsh",), marks=pytest.mark.release)], ids=["ssh", "pdsh"]
 )
