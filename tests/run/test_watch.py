@@ -165,7 +165,6 @@ def test_where_no_stack_can_be_read_the_rank_itself_prints_it(tmp_path):
         node = NodeLook.model_validate_json(json.dumps(look.look(spec)))
         rank.communicate(b"x")
     assert [frame[0] for frame in node.ranks[0].stack] == ["wait_long", "<module>"]
-    assert not node.has_stacks
 
 
 RAS = """\
@@ -284,7 +283,7 @@ def test_a_long_backward_pass_computes_and_a_wait_for_the_gpu_does_not(function,
         "rank": 0, "world": 1, "pid": 9, "host": "n1", "state": "S", "cpu": 0.0, "bytes": 0.0, "is_new": False,
         "switches": 0.0, "files": "", "is_still": True, "workers": (), "stack": stack,
     }  # fmt: skip
-    verdict = judge([NodeLook(ranks=({**row, **changes},), ras="", gpus=(), has_stacks=True)])
+    verdict = judge([NodeLook(ranks=({**row, **changes},), ras="", gpus=())])
     assert verdict.is_hang == is_hang, verdict.text(0)
 
 

@@ -260,7 +260,7 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
             for number in (signal.SIGTERM, signal.SIGCONT):
                 with contextlib.suppress(OSError):
                     os.kill(pid, number)
-    return {"ranks": rows, "ras": ras, "gpus": gpus() if rows else [], "has_stacks": bool(py_spy)}
+    return {"ranks": rows, "ras": ras, "gpus": gpus() if rows else []}
 
 
 if __name__ == "__main__":

@@ -97,7 +97,6 @@ class NodeLook(Answer):
     ranks: tuple[RankLook, ...]
     ras: str
     gpus: tuple[str, ...]
-    has_stacks: bool
 
 
 class Activity(Enum):
