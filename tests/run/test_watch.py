@@ -142,6 +142,17 @@ def test_a_rank_that_goes_on_is_no_hang(tmp_path, function):
 
 
 @runs_programs
+def test_a_rank_that_computes_and_gets_no_core_is_no_hang(tmp_path):
+    """Another process with a higher priority has its core."""
+    with ranks(tmp_path, "step", "compute") as (first, second), ranks(tmp_path, "compute") as (other,):
+        for process, policy in ((second, os.SCHED_IDLE), (other, os.SCHED_OTHER)):
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+            os.sched_setscheduler(process.pid, policy, os.sched_param(0))
+        verdict = watch(first)
+        assert (verdict.is_hang, verdict.ranks[1].is_active) == (False, True), verdict.text(0)
+
+
+@runs_programs
 def test_the_ranks_are_ended_when_that_is_asked_for(tmp_path):
     with ranks(tmp_path, "step", "stop") as started:
         watch(*started, ends=True)
@@ -271,6 +282,7 @@ def test_commands_that_others_may_have_written_are_not_run(tmp_path):
     [
         ("backward", "torch/autograd/graph.py", {}, True),
         ("backward", "torch/autograd/graph.py", {"cpu": 4.0}, False),
+        ("backward", "torch/autograd/graph.py", {"is_active": True}, False),
         ("synchronize", "torch/cuda/__init__.py", {"cpu": 1.0}, True),
         ("all_reduce", "torch/distributed/distributed_c10d.py", {"bytes": 1e6}, False),
         ("all_reduce", "torch/distributed/distributed_c10d.py", {"switches": 900.0}, False),
@@ -280,7 +292,7 @@ def test_commands_that_others_may_have_written_are_not_run(tmp_path):
 def test_a_long_backward_pass_computes_and_a_wait_for_the_gpu_does_not(function, file, changes, is_hang):
     stack = [(function, f"/opt/env/lib/python3.11/site-packages/{file}", 9), ("step", "/home/me/train.py", 7)]
     row = {
-        "rank": 0, "world": 1, "pid": 9, "host": "n1", "state": "S", "cpu": 0.0, "bytes": 0.0, "is_new": False,
+        "rank": 0, "world": 1, "pid": 9, "host": "n1", "state": "S", "cpu": 0.0, "bytes": 0.0, "is_active": False,
         "switches": 0.0, "files": "", "is_still": True, "workers": (), "stack": stack,
     }  # fmt: skip
     verdict = judge([NodeLook(ranks=({**row, **changes},), ras="", gpus=())])

@@ -110,6 +110,17 @@ def spent(pids: Iterable[int]) -> tuple[float, int]:
     return cpu, sum(int(count) for pair in counts for count in pair)
 
 
+def ready(pids: Iterable[int]) -> set[str]:
+    """Return the threads that run or would, if the node had a core for them: on a node with too few, one that computes gets none."""
+    threads = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir("/proc/%d/task" % pid):
+                row = text(pid, "task", thread, "stat").rpartition(") ")[2]
+                threads |= {thread} if row.startswith("R") else set()
+    return threads
+
+
 def switches(pid: int) -> int:
     """Return how often the main thread has waited for something: a thread that hangs does not wait anew."""
     return sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", text(pid, "task", pid, "status"))))
@@ -226,7 +237,7 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
     ranks = before.ranks(spec["job"], spec["pid"])
     py_spy = spec["py_spy"] if os.access(spec["py_spy"], os.X_OK) else shutil.which("py-spy")
     trees = {pid: before.below(pid) for pid in ranks.values()}
-    first = {pid: (spent(tree), switches(pid), file_system(pid)) for pid, tree in trees.items()}
+    first = {pid: (spent(tree), switches(pid), file_system(pid), ready(tree)) for pid, tree in trees.items()}
     stacks = spied(trees, py_spy)
     began = time.monotonic()
     for pid in trees:
@@ -241,7 +252,7 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
     seconds = spied(trees, py_spy)
     for rank, pid in ranks.items():
         variables, tree = before.settings[pid], after.below(pid)
-        (cpu, moved), waited, place = first[pid]
+        (cpu, moved), waited, place, were_ready = first[pid]
         now_cpu, now_moved = spent([other for other in tree if other in trees[pid]])
         fresh = [other for other in tree if other not in trees[pid]]
         stack = seconds.get(pid) or printed(pid, "%s/rank-%d.log" % (spec["folder"], rank))
@@ -250,7 +261,7 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
         rows.append({
             "rank": rank, "world": int(next(filter(None, map(variables.get, sizes)), 0)), "pid": pid, "host": socket.gethostname(),
             "state": (fields(pid) or ["gone"])[0], "cpu": (now_cpu - cpu) / passed, "bytes": (now_moved - moved) / passed,
-            "is_new": bool(fresh), "switches": (switches(pid) - waited) / passed,
+            "is_active": bool(fresh or ready(tree) & were_ready), "switches": (switches(pid) - waited) / passed,
             "files": file_system(pid) if place else "", "stack": stack,
             "is_still": not stack or pid not in stacks or stacks[pid] == stack,
             "workers": [{"pid": other, "files": file_system(other), "stack": theirs.get(other, [])} for other in workers],

@@ -42,7 +42,7 @@ class RankLook(Answer):
     state: str  # as in /proc
     cpu: float
     bytes: float
-    is_new: bool  # it started a process in between
+    is_active: bool  # it started a process in between, or the same thread was ready to run in both looks
     switches: float
     files: str  # the file system that it waits for
     stack: tuple[Frame, ...]  # of the main thread, innermost first
@@ -58,7 +58,7 @@ class RankLook(Answer):
             return Activity.DEAD
         files = [PurePath(file).as_posix() for _, file, _ in self._inner]
         moves = self.switches > _AWAKE or not self.is_still or self.bytes > _MOVING
-        is_idle = self.cpu <= _BUSY and self.bytes <= _MOVING and not self.is_new
+        is_idle = self.cpu <= _BUSY and self.bytes <= _MOVING and not self.is_active
         waits = any(_COLLECTIVE.search(file) or _GPU.search(file) for file in files)
         if waits or (is_idle and any(map(_BACKWARD.search, files))):
             return Activity.BUSY if moves else Activity.COLLECTIVE
