@@ -96,6 +96,7 @@ SETTINGS: Final = {
     "ENVBUILDER_LAYER_STORE": "the same for whole layers",
     "ENVBUILDER_STORE_KEY": "a PEM key: the public one reads what it signed from both stores, the private one also adds to them; `none`"
     " believes the registry; if unset, the stores are not used",
+    "ENVBUILDER_JOB": "the job that a process belongs to; `launch` sets it, and `watch` finds the processes by it",
     "ENVBUILDER_KEY": "the public key of `pull --key`",
     "ENVBUILDER_KEY_PASSPHRASE": "the passphrase of the private key of `sign` and `push --sign`; a terminal asks for it",
     "ENVBUILDER_REGISTRY_HTTP": "registries without TLS, separated by spaces; those on loopback need not be named",
@@ -109,7 +110,8 @@ SETTINGS_INSIDE: Final = {
     "ENVBUILDER_DEBUG": "`1`: print what was done and why",
     "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
     "ENVBUILDER_SHELL": SHELL_SETTING,
-    "ENVBUILDER_WHOLE_LINES": "if set, Python writes each line at its end; `launch` sets it for its ranks",
+    "ENVBUILDER_WHOLE_LINES": "if set, Python writes each line at its end, and SIGRTMAX prints its stacks; `launch` sets it for"
+    " its ranks",
 }
 SHELL_RULES: Final[Mapping[shell.Rule, str]] = {
     "always": "left out",

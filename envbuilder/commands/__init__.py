@@ -41,6 +41,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "On a node": {
         "detect": "Show what NCCL should be told on this machine",
+        "watch": "Say who waits for whom in a job that hangs",
         "diagnose": "Find known failures in training, build or kernel logs",
         "doctor": "Check whether this machine can build and run environments",
     },

@@ -6,8 +6,12 @@ logs ──read──▶ blocks ──scan──▶ lines of the catalogue ─�
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import re
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import IO, Final
 
 from envbuilder.diagnose.catalogue import Certainty, load_catalogue
@@ -23,6 +27,9 @@ _KNOWN_BY: Final = {
     Certainty.COMPARED: "a comparison of the ranks",
     Certainty.GUESS: "a guess from other lines",
 }
+_FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_FOREIGN: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
+_FRAMES: Final = 1000  # lines of a traceback
 _WIDTH: Final = 120  # letters of a last line
 _SHOWN: Final = 3  # ends of logs, and things to collect
 # What helps where nothing is known, and the words of logs that already have it.
@@ -61,14 +68,14 @@ def _search() -> Search:
     return Search(load_catalogue())
 
 
-def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
-    """Read all logs once; raises LogError for one that is not there."""
+def diagnose(names: Sequence[str], stdin: IO[bytes], most: int = 0) -> Diagnosis:
+    """Read all logs once, with `most` their ends of so many bytes in all; raises LogError for one that is not there."""
     search, judge = _search(), Judge(load_catalogue())
     logs = lines = 0
     skipped: list[str] = []
     ends: list[Place] = []
     words_here = set[str]()
-    for number, log in enumerate(open_logs(names, stdin, skipped)):
+    for number, log in enumerate(open_logs(names, stdin, skipped, most)):
         if is_dump(log.head):
             is_read = read_dump(log.stream, log.name, judge.ranks)
         elif is_read := b"\0" not in log.head:
@@ -117,6 +124,37 @@ def as_text(diagnosis: Diagnosis) -> str:
     return "\n".join([f"no known failure ({read})", *parts, *_silence(diagnosis)])
 
 
+def brief(diagnosis: Diagnosis) -> str:
+    """Return the cause in four lines at most: what, on which rank, where in the program, and the repair."""
+    cause = next((incident for incident in diagnosis.incidents if incident.role is Role.CAUSE), None)
+    if cause is None:
+        ends = [f"{Path(end.where).name}: {end.text[:_WIDTH]}" for end in diagnosis.ends]
+        return "\n".join(["no known failure; the last lines:", *ends])
+    place, ranks = cause.place, f", {named(cause.ranks)}" if cause.ranks else ""
+    line = cause.details[0] if cause.is_verdict else f"{Path(place.where).name}: {place.text}"
+    lines = [f"cause: {cause.failure.title} [{cause.failure.code}]{ranks}", f"  {line}"]
+    if frame := _program_line(place):
+        lines.append(f"  in the program: {frame}")
+    return "\n".join([*lines, f"  repair: {cause.failure.repair}"])
+
+
+def _program_line(place: Place) -> str:
+    """Return the innermost frame of the user's own in the traceback that ends at this line of a file, or "" without one."""
+    file, _, number = place.where.rpartition(":")
+    try:
+        with Path(file).open("rb") as stream:
+            above = deque(islice(stream, int(number)), _FRAMES)
+    except (OSError, ValueError):
+        return ""
+    frame = ""
+    for line in above:
+        if "Traceback (most" in (text := line.decode(errors="replace")):
+            frame = ""
+        elif (match := _FRAME.search(text)) and not _FOREIGN.search(match["file"]):
+            frame = f"{Path(match['file']).name}:{match['line']} in {match['function']}"
+    return frame
+
+
 def _silence(diagnosis: Diagnosis) -> list[str]:
     """Say how far the logs got, and what to collect if something failed after all."""
     lines = []
@@ -161,4 +199,4 @@ def _count(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-__all__ = ["Diagnosis", "Incident", "LogError", "Role", "as_text", "diagnose"]
+__all__ = ["Diagnosis", "Incident", "LogError", "Role", "as_text", "brief", "diagnose"]

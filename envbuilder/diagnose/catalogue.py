@@ -12,11 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Callable, Final, TypeVar
+from typing import Any, Callable, Final, TypeVar, cast
 
-FOLDER: Final = Path(__file__).with_name("catalogue")
-XIDS: Final = Path(__file__).with_name("xids.yaml")
+# Paths also in a zip, as `launch` puts this package beside the logs of a job.
+FOLDER: Final = cast("Path", files("envbuilder.diagnose") / "catalogue")
+XIDS: Final = cast("Path", files("envbuilder.diagnose") / "xids.yaml")
 _ENTRY: Final = re.compile(r"""(\w+): ("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\w+)""")
 _T = TypeVar("_T")
 
@@ -160,7 +162,7 @@ def load_messages() -> tuple[Message, ...]:
 
 @functools.cache
 def _load() -> tuple[tuple[Failure, ...], tuple[Message, ...]]:
-    tables = [read_table(path) for path in sorted(FOLDER.glob("*.yaml"))]
+    tables = [read_table(path) for path in sorted(FOLDER.iterdir(), key=str)]
     failures = [_row(Failure, row) for table in tables for row in table["failures"]]
     messages = tuple(_row(Message, row) for table in tables for row in table.get("messages", ()))
     lines = {

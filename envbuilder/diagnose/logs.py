@@ -12,7 +12,7 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 BLOCK: Final = 4 << 20
 STDIN: Final = "-"
 _HEAD: Final = 4096
+_LEAST: Final = 64 << 10  # bytes of each log, of however many
 _GZIP: Final = b"\x1f\x8b"
 DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)  # how reading a cut or damaged gzip file ends
 # A packed log is read up to this many times its size, and so many bytes beside.
@@ -53,10 +54,11 @@ class Log:
     stream: IO[bytes]
     head: bytes  # its first bytes, also still in the stream
     most: int = sys.maxsize  # bytes that are read
+    skipped: int = 0  # lines before the first that is read
 
     def blocks(self) -> Iterator[Block]:
         """Return the text from here to its end. A live stream gives the text that it has."""
-        rest, size, line = list[bytes](), 0, 1
+        rest, size, line = list[bytes](), 0, 1 + self.skipped
         for data in self._pieces():
             rest.append(data)
             size += len(data)
@@ -87,12 +89,13 @@ class Log:
             raise LogError(f"cannot read `{self.name}`: {error.strerror or error}") from error
 
 
-def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Iterator[Log]:
+def open_logs(names: Sequence[str], stdin: IO[bytes], skipped: list[str], most: int = 0) -> Iterator[Log]:
     """Open each log once, in the order given, files of a folder by name. Raises LogError for one that is not there.
 
-    Files of a folder that may not be read are added to `skipped`.
+    Files of a folder that may not be read are added to `skipped`. With `most`, only the ends of files are read, so many bytes in all.
     """
     seen: set[tuple[int, int]] = set()
+    share = most and max(_LEAST, most // max(1, sum(len(list(_files(Path(name)))) for name in names)))
     for name in names:
         if name == STDIN:
             yield Log(name="<stdin>", stream=stdin, head=b"")
@@ -111,18 +114,21 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
                     continue
                 seen.add(key)
                 with path.open("rb") as raw:
-                    yield _open(path, raw, is_regular=stat.S_ISREG(status.st_mode))
+                    yield _open(path, raw, is_regular=stat.S_ISREG(status.st_mode), share=share)
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 raise LogError(f"cannot read `{path}`: {reason}") from error
 
 
-def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Log:
+def _open(path: Path, raw: IO[bytes], *, is_regular: bool, share: int) -> Log:
     head = raw.read(_HEAD) if is_regular else b""  # a pipe has no way back
     if is_regular:
         raw.seek(0)
     if not head.startswith(_GZIP):
-        return Log(name=str(path), stream=raw, head=head)
+        is_text, skipped = is_regular and b"\0" not in head, 0
+        while is_text and share and (left := path.stat().st_size - raw.tell() - share) > 0:
+            skipped += raw.read(min(left, BLOCK)).count(b"\n")
+        return Log(name=str(path), stream=raw, head=head, skipped=skipped)
     packed = gzip.GzipFile(fileobj=raw)
     try:
         head = packed.peek(_HEAD)[:_HEAD]
@@ -142,7 +148,7 @@ def _files(path: Path) -> Iterator[Path]:
         for name in sorted(names):
             file = Path(parent, name)
             job = file.relative_to(path).parts[0].removesuffix(".log")
-            if job not in older and file.suffix != ".sh" and file.is_file():
+            if job not in older and file.suffix not in (".sh", ".pyz") and file.is_file():
                 yield file
 
 

@@ -40,6 +40,7 @@ _ENDINGS: Final = rb"(?-i:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[
 _WORLD: Final = re.compile(rb"(?:\brank (\d{1,6}) )?\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
 # What a program itself calls information, as engines of containers do, is no failure.
 _INFO: Final = re.compile(rb"\blevel(?:=|\":\s?\")(?:info|debug|trace)\b")
+_OURS: Final = re.compile(rb"launch: \S+: \| ")  # the cause at the end of a job, which quotes its lines
 _REACH: Final = 2000  # lines between the head of a traceback and its last line
 _NEAR: Final = 20  # lines from what stands above a traceback to its head, in a log of several processes
 _PASTED: Final = 256 << 10  # bytes of a log that may come from a terminal or a web page, which break lines
@@ -228,14 +229,16 @@ class Scanner:
             self._ranks.add_reader(self._rank)
         for block in self._log.blocks():
             for number, raw in self._search.lines(block, lambda: bool(self._tracebacks)):
-                yield from self._line(number, plain(raw))
+                if not _OURS.match(raw):
+                    yield from self._line(number, plain(raw))
             self.lines = block.line + block.data.count(b"\n") - block.data.endswith(b"\n")
             self.tail = (self.tail + block.data[-_TAIL:])[-_TAIL:]
             if self._pasted is not None:
                 whole = self._pasted + block.data
                 self._pasted = whole if len(whole) <= _PASTED else None
         for number, line in self._search.broken(self._pasted or b""):
-            yield from self._broken(number, line)
+            if not _OURS.match(line):
+                yield from self._broken(number, line)
         for rank in {rank_of(line) for line in plain_lines(self.tail)}:
             self._ranks.add_reader(rank)
 

@@ -38,3 +38,14 @@ def test_the_program_answers_and_ends_as_the_command(
     out, err = capsys.readouterr()
     assert (ended.returncode, ended.stdout.decode()) == (code, out)
     assert ended.stderr.decode() == err or not words  # how it is called differs
+
+
+def test_the_ends_of_logs_are_read_with_the_numbers_of_their_lines(tmp_path: Path):
+    """So that the answer at the end of a job comes in time, whatever the job wrote."""
+    end = b"Traceback (most recent call last):\n  ...\nKeyError: 'x'\n"
+    (tmp_path / "a.log").write_bytes(
+        b"NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n" + b"step\n" * 99_997 + end
+    )
+    for most, cause in ((0, "Xid"), (1 << 17, f"a.log:{100_001}: KeyError: 'x'\n")):
+        text = as_text(diagnose([str(tmp_path)], io.BytesIO(), most))
+        assert cause in text.partition("known by")[0]

@@ -108,6 +108,15 @@ def submit(cluster: Cluster, work: Path, built: Built, *words: str) -> str:
     return submitted[1]
 
 
+def assert_watched(cluster: Cluster, work: Path, job: str) -> None:
+    """From the head, `watch` sees what all four ranks on two nodes do."""
+    machine = ("nsenter", "--target", str(cluster.head.pid), "--all", f"--wd={work}", "--")
+    seen = finish(cluster, (*machine, ENVBUILDER, "watch", job))
+    line = "no hang: ranks 0-3 wait at train.py:21 in <module>, and no rank waits in a collective\n"
+    assert (seen.returncode, seen.stdout.startswith(line)) == (0, True), seen.stdout + seen.stderr
+    assert re.findall(r"rank \d +(n\d) ", seen.stdout) == ["n1", "n1", "n2", "n2"]
+
+
 def wait_for_end(cluster: Cluster, number: str) -> str:
     def state() -> str:
         shown = cluster.head.run("scontrol", "show", "job", number, env=cluster.env)
@@ -156,6 +165,7 @@ def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape):
     wait_until("the rank's log has the line", lambda: "world of 4\n" in rank.read_text())
     (work / "die-now").touch()
     assert wait_for_end(cluster, number) == "FAILED"
+    assert re.search(r"^launch: n1: \| cause: .*\[EB9\d\d\]", log_of(work), re.MULTILINE), log_of(work)
 
 
 @pytest.mark.parametrize("shape", ["torchrun", "tasks"])
@@ -172,6 +182,7 @@ def test_near_the_end_of_its_time_every_rank_can_save(cluster, work, cpu, shape)
 def test_a_cancelled_job_leaves_nothing(cluster, work, cpu):
     number = submit(cluster, work, cpu, "--", "train.py", "deaf")
     wait_until("all ranks run", lambda: started(work), STARTED)
+    assert_watched(cluster, work, number)
     cluster.head.run("scancel", number, env=cluster.env)
     assert wait_for_end(cluster, number) == "CANCELLED"
 
@@ -333,6 +344,28 @@ def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cp
     assert ranks == {f"rank-{rank}.log" for rank in range(4)}
 
 
+@pytest.mark.release
+@pytest.mark.parametrize("where", ["ssh", "slurm"])
+def test_the_transports_between_two_machines_are_compared(cluster, work, cpu, where):
+    """An interface that joins no machines fails. `tests/runtime/test_start.py` has the table for every change."""
+    for node in cluster.nodes:
+        node.run("ip", "link", "add", "apart", "type", "veth", "peer", "name", "end")
+        node.run("ip", "link", "set", "end", "up")
+        node.run("ip", "addr", "add", f"10.99.{node.name[1:]}.1/24", "dev", "apart")
+        node.run("ip", "link", "set", "apart", "up")
+    words = {"ssh": (), "slurm": ("--nodes", "2", "--shape", "tasks", "--wait")}[where]
+    try:
+        ended = finish(cluster, launch(cluster, work, cpu, where, *words, "--smoke", "--compare"), 400)
+    finally:
+        for node in cluster.nodes:
+            node.run("ip", "link", "del", "apart")
+    table = ended.stdout if where == "ssh" else log_of(work)
+    assert ended.returncode == 0, table + ended.stderr
+    assert re.search(r"^0: gloo  +8 MiB in ", table, re.MULTILINE), table
+    assert re.search(r"^0: gloo on eth0  +8 MiB in ", table, re.MULTILINE), table
+    assert re.search(r"^0: gloo on apart  fails: ", table, re.MULTILINE), table
+
+
 @pytest.mark.parametrize(
     "way", [(), pytest.param(("--pdsh",), marks=pytest.mark.release)], ids=["ssh", "pdsh"]
 )
@@ -351,6 +384,8 @@ def test_whoever_ends_the_ssh_launch_ends_it_everywhere(cluster, work, cpu, numb
     with logged(*command, output=work / "launch.log", env=os.environ | cluster.env) as running:
         wait_until("all ranks run", lambda: started(work), STARTED)
         assert len(cluster.left_over()) == 2
+        (logs,) = work.glob("logs/cpu-*/")
+        assert_watched(cluster, work, logs.name.removeprefix("cpu-"))
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         for pid in children or [str(running.pid)]:
             os.kill(int(pid), number)

@@ -43,8 +43,10 @@ master_suffix=i
 driver_floor=525.60.13
 least_free_mb=1024
 grace=120
+recorder=('TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_FR_BUFFER_SIZE' 'TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_FR_DUMP_ON_TIMEOUT' 'TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE' 'TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_DEBUG_INFO_PIPE_FILE')
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(environment sif_bytes sif_sha256 sif_state machine copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+watcher=()
+settings=(environment sif_bytes sif_sha256 sif_state machine copy program nodes ranks_per_node gpus folder script project logs binds variables modules apptainer left_out untold node_scratch shared_scratch master_suffix driver_floor least_free_mb grace recorder job)
 
 # Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
 # into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose. The SIF leaves
@@ -78,17 +80,35 @@ keep_out() {
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# Says how the ranks ended, and where the cause of a failure is: in the log or folder $2. One without a line is not named.
+# Says how the ranks ended, and the cause of a failure, which is in the logs and folders after $1. One without a line is not named.
 say_end() {
   local place="logs in $logs"
-  grep -rqs . "$logs" || place='no rank has a log of its own'
+  [ -z "${watching-}" ] || kill "$watching" 2>/dev/null || :
+  grep -rqs --exclude=launcher.log . "$logs" || place='no rank has a log of its own'
   case $1 in
     0) say "job $job: all ranks ended well; $place" ;;
     137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; $place" ;;
     *) say "job $job: the ranks ended with exit code $1; $place" ;;
   esac
   [ "$1" -ne 0 ] || return 0
-  if grep -rqs . "$2"; then say "the cause: envbuilder diagnose ${2@Q}"; else say "the cause is in the lines above"; fi
+  shift
+  if ! grep -rqs . "$@"; then
+    say "the cause is in the lines above"
+  elif say_cause "$@"; then
+    say "| more: envbuilder diagnose ${*@Q}"
+  else
+    say "the cause: envbuilder diagnose ${*@Q}"
+  fi
+}
+
+# Says the cause in a few lines, by the program that `launch` put beside the logs, with a Python of this machine or else of the
+# environment. It takes 3 s at most. Fails where it has no answer.
+say_cause() {
+  local lines line finder=${logs%/*}/diagnose.pyz
+  [ -f "$finder" ] || return 1
+  lines=$(timeout --signal=KILL 3 bash -c "$(declare -p "${settings[@]}"; declare -f)"'
+    python3 -I "$0" --brief "$@" || { prepare && inside python -I "$0" --brief "$@"; }' "$finder" "$@" 2>/dev/null) || return 1
+  while IFS= read -r line; do say "| $line"; done <<<"$lines"
 }
 
 # Ends with envbuilder's exit code for a job that could not start.
@@ -249,7 +269,8 @@ make_logs() {
 
 # Prints each line as it comes, and copies those that begin with a rank into that rank's file. An older torchrun's
 # `[defaultLOCAL]:` follows the number of its node; `[rank3]:` is torch's own, before each line of a traceback. The C++ stacks
-# of the launcher itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.
+# of the launcher itself, which torchrun also prints when a job ends well, go into `stacks.log` instead, its other lines also into
+# `launcher.log`: they have the signal that ended a rank.
 split_by_rank() {
   trap '' TERM INT HUP # it ends with its input
   local -a awk=(awk)
@@ -270,7 +291,9 @@ split_by_rank() {
       file = logs "/rank-" rank ".log"
       print substr($0, RLENGTH + 1) >file
       fflush(file)
-    }'
+      next
+    }
+    { print >(logs "/launcher.log"); fflush(logs "/launcher.log") }'
 }
 
 # Replaces this process by a program in the environment: in this node's copy, if it has one.
@@ -336,9 +359,34 @@ find_environment() {
     fail "this script was written for another file: $environment has ${found%% *} bytes${digest:+, sha256 $digest}"
 }
 
+# Turns on torch's recorder of collectives. Each of `recorder` is the name that this torch reads and the one of other releases; a
+# value of the user's in either stays. A dump goes to the logs after a timeout, and at any time when somebody writes to the pipe:
+# the node's own disk has pipes, whatever the file system of the logs is.
+record() {
+  local number name other values=(2000 1 "$logs/recorder_" "$scratch/recorder-$job-")
+  for number in "${!recorder[@]}"; do
+    read -r name other <<<"${recorder[number]}"
+    [ -n "${!other-}" ] || default "$name" "${values[number]}"
+  done
+  find "$scratch" -maxdepth 1 -type p -name 'recorder-*' -mtime +30 -delete 2>/dev/null || : # torch leaves them
+}
+
+# Looks at the ranks whenever none has written for some minutes, and says who waits for whom. `say_end` ends it.
+watch_ranks() {
+  (umask 022 && ways >"$logs/nodes")
+  [ ${#watcher[@]} -gt 0 ] || return 0
+  if [ -x "${watcher[0]}" ]; then
+    "${watcher[@]}" "$logs" </dev/null 9>&- 8>&- &
+    watching=$!
+  else
+    say "the job is not watched: this machine has no ${watcher[0]}"
+  fi
+}
+
 # One container per node, in which torchrun starts the node's ranks.
 ranks() {
   prepare
+  record
   [ "$ranks_per_node" -eq 1 ] || default OMP_NUM_THREADS 1 # as torchrun does, which prints five lines about it
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"
   inside torchrun --nnodes="$nodes" --nproc_per_node="$ranks_per_node" --local_addr="$(this_node)" \
@@ -362,10 +410,14 @@ export MASTER_PORT=$((20000 + job % 12000)) # below the ephemeral ports
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
 srun=(srun --export=ALL)
 
+# Prints the command that reaches the nodes, for `envbuilder watch`.
+ways() { echo "srun --jobid=$job --overlap --nodes=$nodes --ntasks=$nodes --ntasks-per-node=1 --quiet"; }
+
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
 "${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
 make_logs
+watch_ranks
 say "all nodes are ready, and the ranks start"
 
 (
@@ -390,5 +442,5 @@ while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done
-say_end "$status" "$(readlink "/proc/$$/fd/1")" # the log of the job
+say_end "$status" "$(readlink "/proc/$$/fd/1")" "$logs" # the log of the job, and those of the ranks with their dumps
 exit "$status"

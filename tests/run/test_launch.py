@@ -1,12 +1,14 @@
 """From a options to a script: profiles, jobs and whole texts, which shellcheck reads as well."""
 
 import hashlib
+import io
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from envbuilder import __version__, cli
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.core.processor import PROCESSORS
+from envbuilder.diagnose import as_text, diagnose
 from envbuilder.run.launch import start
 from envbuilder.run.launch.array import ArrayBuild, make_array, read_results
 from envbuilder.run.launch.job import (
@@ -1083,6 +1086,110 @@ def test_the_advice_after_a_failure_names_no_place_without_a_line(tmp_path, wrot
     assert [line.endswith(f"diagnose '{tmp_path}'") for line in lines] == [False, wrote, False, False]
     assert lines[-1].endswith("the cause is in the lines above")
     assert [str(tmp_path) in line for line in lines] == [wrote, wrote, wrote, False]
+
+
+def ends_with(folder: Path, code: int, log: str, *, node: str = "", inside: str = "exit 1") -> list[str]:
+    """The last lines of a job whose ranks wrote this log: a node with this `python3`, and a container."""
+    logs = folder / "logs/x-7"
+    logs.mkdir(parents=True)
+    (logs / "rank-1.log").write_text(log)
+    text = render(JOBS["launch-local.sh"])
+    start.save_script(
+        folder / "logs/x.sh", start.GeneratedScript(name="x", text=text, folder=folder, logs=logs.parent)
+    )
+    (folder / "bin").mkdir()
+    (folder / "bin/python3").write_text("#!/bin/sh\n" + (node or f'exec {sys.executable} "$@"'))
+    (folder / "bin/python3").chmod(0o755)
+    script = (
+        f"set -euo pipefail\njob=7 logs={logs} settings=(job logs)\n{(PARTS / 'common.sh').read_text()}\n"
+        f'prepare() {{ :; }}\ninside() {{ {inside}; }}\nsay_end {code} "$logs"'
+    )
+    env = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert ended.stdout == ""
+    return [line.split(": ", 2)[2] for line in ended.stderr.splitlines()]
+
+
+DEATH = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/me/train.py", line 7, in load
+[rank1]:     return images[name]
+[rank1]:   File "/opt/env/lib/python3.11/site-packages/images/store.py", line 90, in __getitem__
+[rank1]: KeyError: 'a7'
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "place", [{}, {"node": "exit 9", "inside": f'shift; exec {sys.executable} "$@"'}], ids=["node", "image"]
+)
+def test_a_job_that_fails_ends_with_its_cause(tmp_path, place):
+    """By the Python of the node; where that is too old or none, by the environment's."""
+    job_line, *lines = ends_with(tmp_path, 1, DEATH, **place)
+    assert job_line.startswith("job 7: the ranks ended with exit code 1; logs in ")
+    assert lines == [
+        "| cause: the program ended with an uncaught exception [EB997], rank 1",
+        "|   rank-1.log:5: KeyError: 'a7'",
+        "|   in the program: train.py:7 in load",
+        "|   repair: read the traceback above that line",
+        f"| more: envbuilder diagnose '{tmp_path}/logs/x-7'",
+    ]
+    log = "".join(f"launch: n1: {line}\n" for line in lines)
+    for text in (log, DEATH + log):
+        assert as_text(diagnose(["-"], io.BytesIO(text.encode()))).count("KeyError") == text.count(DEATH)
+
+
+@pytest.mark.programs
+def test_a_job_that_ends_well_has_no_cause(tmp_path):
+    assert len(ends_with(tmp_path, 0, DEATH)) == 1
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("node", ["sleep 60 & exec sleep 60", "exit 1", "echo Traceback >&2; exit 1"])
+def test_a_cause_that_cannot_be_found_in_time_is_no_error_of_the_job(tmp_path, node):
+    began = time.monotonic()
+    lines = ends_with(tmp_path, 1, DEATH, node=node)
+    assert time.monotonic() - began < 10  # 3 s, on a machine with other work
+    assert lines[1:] == [f"the cause: envbuilder diagnose '{tmp_path}/logs/x-7'"]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("torch", "names"),
+    [
+        ("2.1.2", []),
+        (
+            "2.6.0",
+            ["TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"],
+        ),
+        ("2.13.0", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]),
+        ("2.15.0", ["TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_TEMP_FILE"]),
+    ],
+)
+def test_the_recorder_is_on_by_the_names_of_a_release_and_the_users_values_stay(tmp_path, torch, names):
+    text = render(job(environment=replace(A100, torch=torch), gpus=1))
+    functions = "\n".join((PARTS / f"{name}.sh").read_text() for name in ("common", "record"))
+    (setting,) = re.findall(r"^recorder=.*$", text, re.MULTILINE)
+    script = f"set -euo pipefail\njob=7 logs='{tmp_path}/a b' scratch='{tmp_path}'\n{setting}\n{functions}\nrecord\nenv"
+
+    def recorded(**variables: str) -> dict[str, str]:
+        ended = subprocess.run(
+            ["bash", "-c", script],
+            env={"PATH": "/usr/bin:/bin", **variables},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = (line.partition("=") for line in ended.stdout.splitlines())
+        return {name: value for name, _, value in lines if name.startswith("TORCH_")}
+
+    pipe = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/recorder-7-"} if names else {}
+    made = dict(zip(names, ("2000", "1", f"{tmp_path}/a b/recorder_"), strict=False)) | pipe
+    assert recorded() == made
+    for theirs in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        assert recorded(**{theirs: "9"}) == {
+            name: made[name] for name in made if "BUFFER_SIZE" not in name
+        } | {theirs: "9"}
 
 
 @pytest.mark.programs

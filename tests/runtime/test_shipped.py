@@ -56,6 +56,7 @@ def test_each_module_in_an_image_is_imported_there(tmp_path: Path):
         run("-S", str(lib / "envbuilder_nccl"), "--measure"),
         run("-m", "envbuilder_smoke", "--check"),
         run("-m", "envbuilder_smoke"),
+        run("-m", "envbuilder_smoke", "--compare"),
     ]
     # Python leaves the code of each module that it imports.
     compiled = {path.relative_to(folder) for folder in (lib, site) for path in folder.rglob("*.pyc")}

@@ -1,8 +1,11 @@
 """What runs in the image and needs neither torch nor a GPU: the wait for torch, GPUs and what they run, failures in words."""
 
 import functools
+import importlib
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -177,6 +180,93 @@ def test_a_line_of_a_rank_is_one_write(tmp_path, whole, written):
         packets = list(iter(functools.partial(ours.recv, 100), b""))
     assert b"".join(packets) == b"a b\nno end"
     assert (len(packets) - 1, packets[-1]) == (written, b"no end")
+
+
+@runs_programs
+@pytest.mark.parametrize("variable", ["ENVBUILDER_WHOLE_LINES", "OTHER"])
+def test_a_signal_prints_the_stacks_of_a_rank_that_waits_in_c(variable):
+    """A handler of Python's own would not run before the call in C returns."""
+    script = "import os, envbuilder_start\ndef wait_long():\n  print(os.getpid())\n  os.read(0, 1)\nwait_long()\nprint('end')\n"
+    env = {"PYTHONPATH": str(image.path("start")), "PYTHONUNBUFFERED": "1", variable: "1"}
+    with subprocess.Popen(
+        [sys.executable, "-B", "-c", script],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as rank:
+        assert rank.stdout is not None
+        pid = int(rank.stdout.readline())
+        if variable != "OTHER":
+            os.kill(pid, signal.SIGRTMAX)
+            assert rank.stderr is not None
+            assert b"most recent call first" in rank.stderr.readline()
+            assert b" in wait_long" in rank.stderr.readline()
+        caught = int(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())[1], 16)  # type: ignore[index]
+        out, _ = rank.communicate(b"x")
+    assert (out, caught >> signal.SIGRTMAX - 1 & 1) == (b"end\n", variable != "OTHER")
+
+
+# The comparison of transports: what needs no torch
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """The module, whose `torch` is empty: only what runs without it is called."""
+    for name in ("torch", "torch.distributed"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["torch"].distributed = sys.modules["torch.distributed"]  # type: ignore[attr-defined]
+    monkeypatch.syspath_prepend(str(image.path("start")))
+    return importlib.import_module("envbuilder_smoke.compare")
+
+
+def test_every_transport_is_tried_by_the_settings_that_choose_it(compare):
+    nccl = {
+        words: settings
+        for words, backend, settings in compare.attempts(["ib0", "eth1"], True)
+        if backend == "nccl"
+    }
+    assert list(nccl) == [
+        "NCCL as it is",
+        "NCCL without P2P",
+        "NCCL by socket on ib0",
+        "NCCL by socket on eth1",
+    ]
+    assert nccl["NCCL as it is"] == {}
+    assert (
+        nccl["NCCL by socket on ib0"].items() >= {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "=ib0"}.items()
+    )
+    assert [words for words, _, _ in compare.attempts(["ib0"], False)] == ["gloo", "gloo on ib0"]
+
+
+GOOD, FAST, HANGS = (
+    {"seconds": 0.01, "bytes": 1 << 23},
+    {"seconds": 0.005, "bytes": 1 << 23},
+    {"why": "no answer in 30 s"},
+)
+
+
+@pytest.mark.parametrize(
+    ("results", "advice"),
+    [
+        ((GOOD, GOOD, HANGS), "set nothing: what is used now works, and nothing is clearly faster"),
+        ((GOOD, FAST, HANGS), "NCCL without P2P is the best: NCCL_P2P_DISABLE=1"),
+        ((HANGS, GOOD, HANGS), "NCCL without P2P is the best: NCCL_P2P_DISABLE=1"),
+        (
+            (HANGS, HANGS, FAST),
+            "nothing of NCCL works here: `envbuilder detect` and `doctor` look at this node",
+        ),
+    ],
+)
+def test_the_table_of_transports_ends_with_what_to_set(compare, results, advice):
+    settings = ("NCCL as it is", {}), ("NCCL without P2P", {"NCCL_P2P_DISABLE": "1"}), ("gloo", {})
+    rows = [(*setting, [result, FAST]) for setting, result in zip(settings, results, strict=True)]
+    lines = compare.table(rows).splitlines()
+    assert lines[-1] == advice
+    assert [" fails: no answer in 30 s (rank 0)" in line for line in lines[:3]] == [
+        result is HANGS for result in results
+    ]
+    assert ("NCCL as it is     8 MiB in 10.0 ms, 0.84 GB/s on the bus" in lines) == (results[0] is GOOD)
 
 
 # GPUs

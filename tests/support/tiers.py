@@ -39,7 +39,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) fo
     "docker": "buildkit standalone_python",  # it looks at BuildKit's records, and removes them
     "images": "rendered foreign_artifacts add devcontainers",
     "cpu": "artifacts faults wheel live_view",
-    "inside": "project_folder load runtime_caches driver exec launch_local modules host_shells attestations",
+    "inside": "project_folder load runtime_caches driver exec launch_local watch modules host_shells attestations",
     "cluster": "jobs vscode_ssh",
     "extensions": "projects",
     "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall",

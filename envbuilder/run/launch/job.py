@@ -64,6 +64,8 @@ class LaunchOptions:
     profile: str = ""
     grace: int
     smoke: bool
+    compare: bool = False  # with `smoke`
+    watch: float = 0  # minutes
     # Takes precedence over the site profile; its `options` are added.
     slurm: SlurmSite = field(default_factory=SlurmSite)
     hosts: tuple[str, ...] = ()
@@ -90,6 +92,7 @@ class LaunchJob:
     site: Site
     grace: int  # seconds between TERM and KILL
     local_copy: bool = False
+    watch: float = 0  # minutes in which no rank writes, after which it is looked at; 0 for never
     for_site: bool = False  # its paths are those of the site, and may hold variables
 
     @property
@@ -117,6 +120,8 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     """Make a job from the command line and the site; raises UsageError for a job that cannot run."""
     if options.smoke and options.program:
         raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
+    if options.compare and not options.smoke:
+        raise UsageError("`--compare` belongs to `--smoke`", hint="`--smoke --compare` tries each transport")
     typed = options.slurm
     given = {key: value for key in SLURM_SHAPES if (value := getattr(typed, key))}
     for key, value in given.items():
@@ -128,12 +133,13 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     nodes = options.nodes or (len(ssh.hosts) if options.where == "ssh" else 1)
     gpus = options.gpus if options.gpus is not None else int(bool(environment.cuda))
     ranks = options.ranks or gpus or 1
-    program = (*SMOKE, "--ranks", str(nodes * ranks)) if options.smoke else options.program
+    smoke = (*SMOKE, "--ranks", str(nodes * ranks), *(("--compare",) if options.compare else ()))
+    program = smoke if options.smoke else options.program
     job = LaunchJob(
         environment=environment, program=program, where=options.where, shape=parse_shape(options.shape), nodes=nodes,
         ranks=ranks, gpus=gpus,
         folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
-        grace=options.grace, local_copy=options.local_copy,
+        grace=options.grace, local_copy=options.local_copy, watch=options.watch,
     )  # fmt: skip
     _check(job)
     return _moved(job, options.for_site) if options.for_site else job

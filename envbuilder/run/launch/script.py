@@ -6,6 +6,7 @@ settings alone, so they can be read, checked and run by themselves.
 
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,15 @@ PARTS: Final = Path(__file__).parent / "parts"
 WRITTEN_BY: Final = f"Written by envbuilder {__version__}"
 LOG: Final = "%x-%j.log"  # of a job of Slurm
 LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
+RECORDER_SINCE: Final = (2, 2)  # of torch
+# What turns on torch's recorder of collectives: the name since a release, and the name until then. A release that reads both warns
+# of the older one. The parts give the values: entries, dump after a timeout, file and pipe.
+_RECORDER: Final = (
+    ((2, 9), "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+    ((2, 15), "TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
+    ((2, 15), "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+    (RECORDER_SINCE, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"),
+)
 
 
 def render(job: LaunchJob) -> str:
@@ -104,6 +114,7 @@ def _parts(job: LaunchJob) -> list[str]:
         "preflight",
         "image" if job.environment.image_id else "sif",
         *(["copy"] if job.local_copy else []),
+        "record",
         ranks,
         *ways[job.where],
     ]
@@ -147,13 +158,30 @@ def _settings(job: LaunchJob) -> dict[str, str]:
         "driver_floor": quoted(environment.driver_floor),
         "least_free_mb": str(LEAST_FREE_MB),
         "grace": str(job.grace),
+        "recorder": quoted_list(_recorder_names(job)),
     }
     of_start: dict[Where, dict[str, str]] = {
         "slurm": {"srun_options": quoted_list(_srun_options(job))},
         "ssh": {"ssh_options": quoted_list(ssh.options), "hosts": quoted_list(ssh.hosts[: job.nodes])},
         "local": {},
     }
-    return {**shared, **of_start[job.where], "settings": quoted_list((*shared, "job"))}
+    watch = (sys.executable, "-m", "envbuilder", "watch", "--silent", f"{job.watch:g}") if job.watch else ()
+    return {
+        **shared,
+        **of_start[job.where],
+        "watcher": quoted_list(watch),
+        "settings": quoted_list((*shared, "job")),
+    }
+
+
+def _recorder_names(job: LaunchJob) -> list[str]:
+    """Return the variables of torch's recorder: each the name that this torch reads, and that of other releases."""
+    if not torch_has(job, RECORDER_SINCE):
+        return []
+    return [
+        f"{name} {before}" if torch_has(job, since) else f"{before} {name}"
+        for since, name, before in _RECORDER
+    ]
 
 
 def _path(path: Path | str, folder: str) -> str:

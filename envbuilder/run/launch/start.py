@@ -1,17 +1,20 @@
 """Submit a script to Slurm and ask about the job until it ends, or replace this process by the script."""
 
 import contextlib
+import io
 import os
 import re
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from envbuilder import runtime
 from envbuilder.core.answer import Answer, Reply
-from envbuilder.core.cache import save_text
+from envbuilder.core.cache import save_bytes, save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
@@ -20,6 +23,7 @@ from envbuilder.diagnose import Incident, LogError, Role, diagnose
 from envbuilder.run.launch.job import LaunchJob, LaunchOptions, local_paths, program_file
 from envbuilder.run.launch.script import LOG, render
 
+_DIAGNOSE: Final = "diagnose.pyz"  # beside the logs, for the end of a job that fails
 EXECUTABLE: Final = 0o755
 _ELF: Final = b"\x7fELF"
 _MOST: Final = 1 << 20  # bytes of a program in which line endings are looked for
@@ -99,8 +103,23 @@ def save_script(path: Path, script: GeneratedScript) -> Path:
             # Slurm does not make it, and fails silently without it. A process with umask 002 would let the group write.
             script.logs.mkdir(mode=0o755, parents=True, exist_ok=True)
             _need_own_logs(script.logs)
+            if _DIAGNOSE in script.text:
+                save_bytes(script.logs / _DIAGNOSE, _packed_diagnose())
         save_text(path, script.text, mode=EXECUTABLE)
     return path.absolute()
+
+
+def _packed_diagnose() -> bytes:
+    """Return `diagnose` as one file, which a Python from 3.9 runs by itself: a node may have no more, and an image is as old as it is."""
+    main = "import sys\nsys.version_info < (3, 9) and sys.exit(9)\nimport runpy\nrunpy.run_module('envbuilder.diagnose', run_name='__main__')\n"
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in (
+            ("__main__.py", main), ("envbuilder/__init__.py", ""), ("envbuilder/core/__init__.py", ""),
+            *runtime.modules("core/text"), *runtime.modules("diagnose"),
+        ):  # fmt: skip
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
 
 
 class WrittenScript(Answer):

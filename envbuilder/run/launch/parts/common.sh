@@ -1,16 +1,34 @@
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# Says how the ranks ended, and where the cause of a failure is: in the log or folder $2. One without a line is not named.
+# Says how the ranks ended, and the cause of a failure, which is in the logs and folders after $1. One without a line is not named.
 say_end() {
   local place="logs in $logs"
-  grep -rqs . "$logs" || place='no rank has a log of its own'
+  [ -z "${watching-}" ] || kill "$watching" 2>/dev/null || :
+  grep -rqs --exclude=launcher.log . "$logs" || place='no rank has a log of its own'
   case $1 in
     0) say "job $job: all ranks ended well; $place" ;;
     137 | 143) say "job $job: the ranks ended with exit code $1, as all do when one of them fails; $place" ;;
     *) say "job $job: the ranks ended with exit code $1; $place" ;;
   esac
   [ "$1" -ne 0 ] || return 0
-  if grep -rqs . "$2"; then say "the cause: envbuilder diagnose ${2@Q}"; else say "the cause is in the lines above"; fi
+  shift
+  if ! grep -rqs . "$@"; then
+    say "the cause is in the lines above"
+  elif say_cause "$@"; then
+    say "| more: envbuilder diagnose ${*@Q}"
+  else
+    say "the cause: envbuilder diagnose ${*@Q}"
+  fi
+}
+
+# Says the cause in a few lines, by the program that `launch` put beside the logs, with a Python of this machine or else of the
+# environment. It takes 3 s at most. Fails where it has no answer.
+say_cause() {
+  local lines line finder=${logs%/*}/diagnose.pyz
+  [ -f "$finder" ] || return 1
+  lines=$(timeout --signal=KILL 3 bash -c "$(declare -p "${settings[@]}"; declare -f)"'
+    python3 -I "$0" --brief "$@" || { prepare && inside python -I "$0" --brief "$@"; }' "$finder" "$@" 2>/dev/null) || return 1
+  while IFS= read -r line; do say "| $line"; done <<<"$lines"
 }
 
 # Ends with envbuilder's exit code for a job that could not start.

@@ -36,6 +36,7 @@ on_every_node() {
 
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts[*]}, which meet at $MASTER_ADDR:$MASTER_PORT"
 on_every_node preflight || fail "no rank was started, for a node is not ready"
+watch_ranks
 say "all nodes are ready, and the ranks start"
 split_by_rank <"$logs/output" &
 splitter=$!

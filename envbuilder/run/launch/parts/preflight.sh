@@ -85,7 +85,8 @@ make_logs() {
 
 # Prints each line as it comes, and copies those that begin with a rank into that rank's file. An older torchrun's
 # `[defaultLOCAL]:` follows the number of its node; `[rank3]:` is torch's own, before each line of a traceback. The C++ stacks
-# of the launcher itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.
+# of the launcher itself, which torchrun also prints when a job ends well, go into `stacks.log` instead, its other lines also into
+# `launcher.log`: they have the signal that ended a rank.
 split_by_rank() {
   trap '' TERM INT HUP # it ends with its input
   local -a awk=(awk)
@@ -106,5 +107,7 @@ split_by_rank() {
       file = logs "/rank-" rank ".log"
       print substr($0, RLENGTH + 1) >file
       fflush(file)
-    }'
+      next
+    }
+    { print >(logs "/launcher.log"); fflush(logs "/launcher.log") }'
 }

@@ -14,10 +14,14 @@ export MASTER_PORT=$((20000 + job % 12000)) # below the ephemeral ports
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
 srun=(srun --export=ALL)
 
+# Prints the command that reaches the nodes, for `envbuilder watch`.
+ways() { echo "srun --jobid=$job --overlap --nodes=$nodes --ntasks=$nodes --ntasks-per-node=1 --quiet"; }
+
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
 "${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
 make_logs
+watch_ranks
 say "all nodes are ready, and the ranks start"
 
 (
@@ -42,5 +46,5 @@ while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done
-say_end "$status" "$(readlink "/proc/$$/fd/1")" # the log of the job
+say_end "$status" "$(readlink "/proc/$$/fd/1")" "$logs" # the log of the job, and those of the ranks with their dumps
 exit "$status"

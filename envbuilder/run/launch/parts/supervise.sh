@@ -19,6 +19,16 @@ end_job() {
   signal_job KILL
 }
 
+# Prints the commands that reach the nodes, for `envbuilder watch`: none for this machine.
+ways() {
+  local host
+  declare -p ssh_options >/dev/null 2>&1 || return 0
+  for host in "${hosts[@]}"; do
+    printf '%q ' ssh "${ssh_options[@]}" -o BatchMode=yes -o ConnectTimeout=10 -- "$host"
+    echo
+  done
+}
+
 # Runs a function of this file. It is ended early when our input ends, because the launching machine stops the job or is
 # gone, and when another node fails, if they share a file system. No process of the job remains.
 supervise() {

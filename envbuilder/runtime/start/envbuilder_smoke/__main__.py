@@ -17,6 +17,7 @@ import envbuilder_smoke
 INDEX = Path("/opt/envbuilder/extensions/index.json")
 LIB = "/opt/envbuilder/lib"
 DRIVER = "libcuda.so.1"
+MOST_EACH = 30  # seconds for each transport of --compare
 
 
 def find_torch() -> tuple[str, str, str]:
@@ -68,7 +69,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--gpus", type=int, default=0, help="with --check: how many GPUs its ranks use")
     parser.add_argument("--ranks", type=int, default=0, help="how many ranks there must be")
     parser.add_argument("--timeout", type=int, default=120, help="seconds to wait for the other ranks")
+    parser.add_argument("--compare", action="store_true", help="try each transport, and say what to set")
+    parser.add_argument("--attempt", help=argparse.SUPPRESS)  # one of --compare
     given = parser.parse_args(arguments)
+    if given.compare or given.attempt:
+        module = importlib.import_module("envbuilder_smoke.compare")
+        if given.attempt:
+            return int(module.attempt(given.attempt, given.timeout))
+        return int(module.compare(given.ranks, min(given.timeout, MOST_EACH)))
     if not given.check:
         return int(importlib.import_module("envbuilder_smoke.ranks").smoke(given.ranks, given.timeout))
     wrong = check_node(given.gpus)

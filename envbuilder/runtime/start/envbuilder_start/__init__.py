@@ -8,7 +8,7 @@
 
 They lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
 not exist. `Compiled` is the last finder: it finds the compiled modules of projects that a working folder hides. In a job of
-`launch`, each line of output becomes one write. ENVBUILDER_START=off turns all of this off.
+`launch`, each line of output becomes one write, and a signal prints Python's stacks. ENVBUILDER_START=off turns all of this off.
 """
 
 import os
@@ -31,6 +31,15 @@ def write_whole_lines() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+
+
+def show_stacks() -> None:
+    """Let SIGRTMAX print the stacks of all threads to stderr. Programs and schedulers have uses of their own for USR1 and USR2."""
+    import faulthandler  # noqa: PLC0415 - of no use outside a job
+    import signal  # noqa: PLC0415
+
+    if sys.stderr is not None:
+        faulthandler.register(signal.SIGRTMAX, sys.stderr)
 
 
 class Watcher:
@@ -154,3 +163,4 @@ if os.environ.get("ENVBUILDER_START") != "off":
     sys.meta_path.append(Compiled())
     if "ENVBUILDER_WHOLE_LINES" in os.environ:  # `launch` sets it
         write_whole_lines()
+        show_stacks()

@@ -1,0 +1,1 @@
+"""Say of a job that runs who waits for whom: `look` reads its processes on each node, `verdict` judges, `places` finds the nodes."""
