@@ -59,7 +59,8 @@ EXIT_CODES: Final = {
     6: "a build step failed, or the disk is full",
     7: "verification failed: the artifacts differ from the plan",
     8: "a required program is missing or too old",
-    9: "a job could not be started, or failed",
+    9: "a job could not be started, failed, or hangs",
+    10: "`diagnose` knows no failure in these logs",
     130: "interrupted",
 }
 SHELL_SETTING: Final = "`quiet`: no line on stderr names the [variables of your shell](shell.md) that are left out; `off`: all of them are passed"
@@ -443,7 +444,7 @@ def exit_codes() -> str:
         "`exec`, `launch ssh` and `launch local` end with the exit code of the program that they run.",
         "A program that the environment lacks gives 127, and one that may not be run 126, as in a shell.",
         "If a machine cannot be reached or is not ready, `launch` starts no rank and ends with 9.",
-        "`diagnose` ends with 0 whatever it finds.", "",
+        "",
     ]  # fmt: skip
     return "\n".join(lines)
 

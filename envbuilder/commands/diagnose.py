@@ -87,7 +87,7 @@ def diagnose(
     )  # fmt: skip
     # The text says the same as the findings, and on stdout.
     listed = findings(diagnosis.incidents) if session.as_json else ()
-    return Reply(data=data, text=as_text(diagnosis), findings=listed)
+    return Reply(data=data, text=as_text(diagnosis), findings=listed, exit_code=diagnosis.exit_code)
 
 
 def findings(incidents: Iterable[Incident]) -> tuple[Finding, ...]:

@@ -21,6 +21,7 @@ from envbuilder.diagnose.logs import LogError, open_logs
 from envbuilder.diagnose.recorder import is_dump, read_dump
 from envbuilder.diagnose.scan import Place, Scanner, Search
 
+UNKNOWN: Final = 10  # the exit code where no failure is known
 _KNOWN_BY: Final = {
     Certainty.EXACT: "its exact words",
     Certainty.FAMILY: "words of a family of messages",
@@ -61,6 +62,11 @@ class Diagnosis:
     missing: tuple[int, ...] = ()
     ends: tuple[Place, ...] = ()  # the last lines of the logs, the one that stopped first first
     collect: tuple[str, ...] = ()  # what to bring next, where nothing was found
+
+    @property
+    def exit_code(self) -> int:
+        """0 if a failure is known, otherwise UNKNOWN: a script can tell the two apart. Notes are of good logs too."""
+        return 0 if any(incident.role is not Role.NOTE for incident in self.incidents) else UNKNOWN
 
 
 @functools.cache
@@ -116,7 +122,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     here, missing, logs = named(diagnosis.ranks), named(diagnosis.missing), diagnosis.logs
     if diagnosis.missing:
         parts.append(f"ranks: these logs have {here} of {diagnosis.world}, and no lines of {missing}")
-    if any(incident.role is not Role.NOTE for incident in diagnosis.incidents):
+    if diagnosis.exit_code != UNKNOWN:
         if logs > 1:
             parts.append(f"{logs} logs were read as those of one job; for several jobs, name the logs of one")
         return "\n\n".join(parts)

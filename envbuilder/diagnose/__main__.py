@@ -1,6 +1,7 @@
 """Find known failures where there is Python and nothing else: `python -m envbuilder.diagnose FILE…`, with `-` for stdin.
 
-It answers as `envbuilder diagnose` does, which has more options. `--brief` gives the cause in four lines, as `launch` ends with.
+It answers and ends as `envbuilder diagnose` does, which has more options. `--brief` gives the cause in four lines, as `launch` ends with, and
+ends with 0 where none is known.
 """
 
 import os
@@ -22,13 +23,14 @@ def main(names: list[str]) -> int:
         return 2
     know_secrets(os.environ)
     try:
-        print(plain(shown(diagnose(names, sys.stdin.buffer, most))))
+        diagnosis = diagnose(names, sys.stdin.buffer, most)
+        print(plain(shown(diagnosis)))
     except LogError as error:
         print(plain(f"error: {error}\n\nhint: {error.hint}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
+    return 0 if is_brief else diagnosis.exit_code
 
 
 if __name__ == "__main__":

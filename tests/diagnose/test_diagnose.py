@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -661,6 +663,15 @@ def test_the_command_answers_as_text_and_as_json(tmp_path: Path, capsys: pytest.
     answer = json.loads(capsys.readouterr().out)
     assert (answer["status"], answer["findings"][0]["code"]) == ("ok", "EB922")
     assert answer["data"]["failures"][0]["role"] == "cause"
+
+
+@pytest.mark.programs
+@pytest.mark.usefixtures("clean_environment")
+def test_a_log_without_a_known_failure_has_an_exit_code_of_its_own(tmp_path: Path):
+    (tmp_path / "a.log").write_text("step 1\nstep 2\n")
+    assert cli.run(["diagnose", str(tmp_path / "a.log")]) == 10
+    alone = [sys.executable, "-m", "envbuilder.diagnose", str(tmp_path / "a.log")]
+    assert subprocess.run(alone, check=False, stdout=subprocess.DEVNULL).returncode == 10
 
 
 XID = "[Sat Mar  7 {at} 2026] NVRM: Xid (PCI:0000:{gpu}:00): {words}\n"
