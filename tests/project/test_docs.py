@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from docs import make_reference
-from envbuilder import __version__, cli
+from envbuilder import __version__, cli, diagnose
 from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SETTINGS
 from envbuilder.core import errors
