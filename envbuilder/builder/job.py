@@ -331,10 +331,10 @@ def progress(shown: ShownStep) -> Callable[[str], None]:
 
 
 def write_runtime_layer(
-    step: RuntimeStep, job: BuildJob, layers: Mapping[type[Step], Layer], out: Path, work: Path
+    step: RuntimeStep, job: BuildJob, layers: Mapping[str, Layer], out: Path, work: Path
 ) -> None:
     """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
-    trees = {type(lower): job.store.tree(key) for lower, key in job.keys.items()}
+    trees = {lower.name: job.store.tree(key) for lower, key in job.keys.items()}
     documents = write_documents(job.plan, layers, trees, tools())
     program = runtime_program(step, documents)
     job.pack(step, run_outside(program, work, job.store, job.runner), out)

@@ -512,7 +512,7 @@ def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigaby
 
 
 def test_a_root_without_cuda_names_no_toolkit(store):
-    trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
+    trees = {OsStep.name: Path("/os"), PythonStep.name: Path("/python")}
     assert make_root(make_runner(store).job, trees) == SandboxRoot(os=Path("/os"), python=Path("/python"))
 
 
