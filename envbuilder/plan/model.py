@@ -5,7 +5,7 @@ last step, the runtime layer, which they are part of. Each step also has its own
 steps that it reads. So two recipes share every layer with the same inputs.
 
 A step has four facts. `name` is also the name of its layer. `lines()` holds everything that decides the layer's bytes. `reads` names the
-lower steps that decide them too (None: all). `shares` are the deepest folders of its layer that a lower layer has as well.
+lower steps that decide them too (None: all). `shares` are the deepest folders of its layer that the os layer has as well. Other layers have a folder alike.
 """
 
 import shlex
@@ -229,7 +229,7 @@ class ExtensionsStep:
 
     name: ClassVar = "extensions"
     reads: ClassVar[tuple[str, ...] | None] = None
-    shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, f"{ENV_PREFIX}/bin", OWN)
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
     architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
     extensions: tuple[LockedExtension, ...]
 
@@ -253,7 +253,7 @@ class StartStep:
 
     name: ClassVar = "start"
     reads: ClassVar[tuple[str, ...] | None] = ()  # as the Python layer
-    shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, OWN)
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
     artifacts: ClassVar[tuple[Artifact, ...]] = ()
     python: str
     files: tuple[tuple[str, str], ...]  # path below / → text
@@ -274,7 +274,7 @@ class RuntimeStep:
 
     name: ClassVar = "runtime"
     reads: ClassVar[tuple[str, ...] | None] = None  # its SBOM lists the packages of all other layers
-    shares: ClassVar[tuple[str, ...]] = ("/etc", OWN, "/.singularity.d")
+    shares: ClassVar[tuple[str, ...]] = ("/etc", "/opt", "/.singularity.d")
     artifacts: ClassVar[tuple[Artifact, ...]] = ()
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
@@ -296,10 +296,6 @@ class AddedStep(PythonStep):
     """The packages of `add`, in the folders of the Python environment."""
 
     name: ClassVar = "added"
-
-    @property
-    def reads(self) -> tuple[str, ...] | None:
-        return None  # its layer leaves out every folder of those below
 
 
 ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep
@@ -359,11 +355,14 @@ class Plan:
         return sha256_text(self.canonical())
 
     def step_key(self, step: Step, tools: str) -> Sha256:
-        """Return the key of one layer: of its lines, those of the steps that it reads, and the tools that write it."""
+        """Return the key of one layer: of its lines, those of the steps that it reads, the tools that write it, and what it leaves out."""
         below = self.steps[: self.steps.index(step)]
         reads = [lower for lower in below if step.reads is None or lower.name in step.reads]
         lines = [line for decisive in (*reads, step) for line in self._lines(decisive)]
-        return sha256_text("\n".join([f"layer {self.platform} {self.epoch} {tools}", *lines]))
+        without = sorted(self.shared_folders(step))
+        return sha256_text(
+            "\n".join([f"layer {self.platform} {self.epoch} {tools} without {without}", *lines])
+        )
 
     def part_key(self, part: Program, tools: str) -> Sha256:
         """Return the key of what a part of a step's program makes. No step decides it but those that it runs on."""
@@ -373,8 +372,8 @@ class Plan:
         return sha256_text("\n".join([head, *below, *part.lines(), *cross]))
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
-        """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""
-        shared = [PurePosixPath(path.format(python=self.python.python)) for path in step.shares]
+        """Return the folders of a step's layer that the os layer has too, as a tar spells them."""
+        shared = map(PurePosixPath, step.shares)
         return tuple({str(folder)[1:] for path in shared for folder in (path, *path.parents)} - {""})
 
     @property

@@ -39,7 +39,6 @@ from envbuilder.core.system import install_command
 from envbuilder.layers.layer import Layer, contents_of, extract, load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
-    AddedStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -159,9 +158,6 @@ class Run:
             case OsStep():
                 distribution.write_layer(step, job, work, out)
             case InterpreterStep() | PythonStep() | CudaStep():
-                if isinstance(step, AddedStep):  # its layer depends on the folders below
-                    for below in job.plan.steps[: job.plan.steps.index(step)]:
-                        self.start(below).result()
                 tree = self._start_tree(step).result()
                 with job.console.step(f"write the {step.name} layer") as shown:
                     layer = job.pack(step, tree, out, shown)
@@ -170,7 +166,6 @@ class Run:
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
                 join_extensions(step, built, job, self._ground(), work)
-                self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case RuntimeStep():
                 others = job.plan.steps[:-1]
