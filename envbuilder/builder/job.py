@@ -103,7 +103,7 @@ def lower_steps(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
     reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
     if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
         names.remove(OsStep.name)
-    return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
+    return tuple(lower for lower in plan.named(names) if isinstance(lower, KeptStep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,10 +210,11 @@ def extract(layer: Layer, destination: Path) -> None:
         unpack(read_manifest(layer), reader, destination)
 
 
-def check_disjoint(layers: Sequence[Layer]) -> None:
+def check_disjoint(layers: Sequence[Layer], *, replaced: Collection[str] = ()) -> None:
     """Raise BuildError with paths that are in two layers, or whose folder is in no layer up to theirs.
 
     Layers may share a folder that is the same in each. So a layer need not know what others have.
+    Files of the layers `replaced` may be replaced by upper layers.
     """
     owners: dict[str, tuple[str, Entry]] = {}
     mistakes: list[str] = []
@@ -222,7 +223,9 @@ def check_disjoint(layers: Sequence[Layer]) -> None:
             if entry.path in owners:
                 owner, lower = owners[entry.path]
                 path, both = f"`{entry.path or '/'}`", f"the {owner} and the {layer.name} layer"
-                if entry.kind is not Kind.DIRECTORY:
+                if Kind.DIRECTORY not in (entry.kind, lower.kind) and owner in replaced:
+                    owners[entry.path] = (layer.name, entry)
+                elif entry.kind is not Kind.DIRECTORY:
                     mistakes.append(f"{path} is in {both}")
                 elif lower != entry:
                     mistakes.append(f"the folder {path} differs in {both}")

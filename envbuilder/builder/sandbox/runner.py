@@ -47,6 +47,7 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     Step,
+    WheelStep,
     inputs,
 )
 from envbuilder.runners.enter_sandbox import trial
@@ -229,9 +230,16 @@ def _program_command(step: ProgramStep, job: BuildJob, trees: Mapping[str, Path]
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
         by = emulation(job) if job.plan.interpreter else None
         root = SandboxRoot(
+            packages=packages_of(job, trees),
             os=work / _MINIMAL, interpreter=trees.get(InterpreterStep.name), python=trees.get(PythonStep.name), emulation=by
         )  # fmt: skip
     return program_command(step.made_by(job.plan), root, work)
+
+
+def packages_of(job: BuildJob, trees: Mapping[str, Path]) -> tuple[Path, ...]:
+    """Return the trees of heavy wheels, bottom first."""
+    wheels = (step.name for step in job.plan.steps if isinstance(step, WheelStep))
+    return tuple(trees[name] for name in wheels if name in trees)
 
 
 def minimal_python(job: BuildJob) -> tuple[Artifact, ...]:
@@ -252,7 +260,7 @@ def make_root(job: BuildJob, trees: Mapping[str, Path]) -> SandboxRoot:
     """Return the root with these trees, in which programs run and extensions compile."""
     version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
     return SandboxRoot(
-        os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), python=trees.get(PythonStep.name), cuda=trees.get(CudaStep.name),
+        packages=packages_of(job, trees), os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), python=trees.get(PythonStep.name), cuda=trees.get(CudaStep.name),
         cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep.name], cuda_tree=trees.get(CudaStep.name)),
     )  # fmt: skip
 
