@@ -39,9 +39,7 @@ from envbuilder.lock.model import Artifact, Tools
 from envbuilder.plan.contents import runtime_program
 from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import (
-    AddedStep,
     CudaStep,
-    ExtensionsStep,
     InterpreterStep,
     OsStep,
     Plan,
@@ -105,7 +103,7 @@ def lower_steps(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
     reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
     if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
         names.remove(OsStep.name)
-    return tuple(lower for lower in plan.steps if isinstance(lower, KeptStep) and lower.name in names)
+    return tuple(lower for lower in plan.named(names) if isinstance(lower, KeptStep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,19 +201,14 @@ class BuildJob:
         )  # fmt: skip
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
-        """Return the folders of a step's layer that a lower one has too. Where it is not certain, lower layers name them."""
-        below: tuple[Step, ...] = ()
-        if isinstance(step, ExtensionsStep):
-            below = (self.plan.python,)
-        elif isinstance(step, RuntimeStep):
-            below = (self.plan.os,)  # an image may lack /etc/profile.d
-        elif isinstance(step, AddedStep):
-            below = self.plan.steps[: self.plan.steps.index(step)]
-        layers = filter(None, (load_layer(self.store.layer(self.keys[lower])) for lower in below))
-        entries = (
-            entry for layer in layers for entry in read_manifest(layer) if entry.kind is Kind.DIRECTORY
+        """Return the folders of a step's layer that the os layer has, and not as other layers have folders."""
+        shared = set(self.plan.shared_folders(step))
+        system = (
+            load_layer(self.store.layer(self.keys[self.plan.os])) if isinstance(step, RuntimeStep) else None
         )
-        return (*self.plan.shared_folders(step), *(folder.path for folder in entries))
+        if system:  # an image may lack /etc/profile.d
+            shared |= {entry.path for entry in read_manifest(system) if entry.kind is Kind.DIRECTORY}
+        return tuple(shared)
 
     def discard_damaged(self) -> tuple[str, ...]:
         """Remove layers whose bytes have changed, and their trees. Returns their names."""
@@ -331,10 +324,10 @@ def progress(shown: ShownStep) -> Callable[[str], None]:
 
 
 def write_runtime_layer(
-    step: RuntimeStep, job: BuildJob, layers: Mapping[type[Step], Layer], out: Path, work: Path
+    step: RuntimeStep, job: BuildJob, layers: Mapping[str, Layer], out: Path, work: Path
 ) -> None:
     """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
-    trees = {type(lower): job.store.tree(key) for lower, key in job.keys.items()}
+    trees = {lower.name: job.store.tree(key) for lower, key in job.keys.items()}
     documents = write_documents(job.plan, layers, trees, tools())
     program = runtime_program(step, documents)
     job.pack(step, run_outside(program, work, job.store, job.runner), out)

@@ -210,20 +210,30 @@ def extract(layer: Layer, destination: Path) -> None:
         unpack(read_manifest(layer), reader, destination)
 
 
-def check_disjoint(layers: Sequence[Layer]) -> None:
-    """Raise BuildError with paths that are in two layers, or whose folder is in no layer up to theirs."""
-    owners: dict[str, tuple[str, Kind]] = {}
+def check_disjoint(layers: Sequence[Layer], *, replaced: Collection[str] = ()) -> None:
+    """Raise BuildError with paths that are in two layers, or whose folder is in no layer up to theirs.
+
+    Layers may share a folder that is the same in each. So a layer need not know what others have.
+    Files of the layers `replaced` may be replaced by upper layers.
+    """
+    owners: dict[str, tuple[str, Entry]] = {}
     mistakes: list[str] = []
     for layer in layers:
         for entry in read_manifest(layer):
             if entry.path in owners:
-                mistakes.append(
-                    f"`{entry.path or '/'}` is in the {owners[entry.path][0]} and the {layer.name} layer"
-                )
-            elif entry.path and owners.get(entry.parent, ("", None))[1] is not Kind.DIRECTORY:
+                owner, lower = owners[entry.path]
+                path, both = f"`{entry.path or '/'}`", f"the {owner} and the {layer.name} layer"
+                if Kind.DIRECTORY not in (entry.kind, lower.kind) and owner in replaced:
+                    owners[entry.path] = (layer.name, entry)
+                elif entry.kind is not Kind.DIRECTORY:
+                    mistakes.append(f"{path} is in {both}")
+                elif lower != entry:
+                    mistakes.append(f"the folder {path} differs in {both}")
+            owners.setdefault(entry.path, (layer.name, entry))
+            folder = owners.get(entry.parent)
+            if entry.path and (folder is None or folder[1].kind is not Kind.DIRECTORY):
                 mistakes.append(
                     f"`{entry.path}` is in the {layer.name} layer, and its folder is in no layer up to it"
                 )
-            owners[entry.path] = (layer.name, entry.kind)
     if mistakes:
         raise BuildError("the layers do not fit together:\n" + some_lines(mistakes))

@@ -40,7 +40,7 @@ _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 
 
 def write_documents(
-    plan: Plan, layers: Mapping[type, Layer], trees: Mapping[type, Path], tools: tuple[str, ...]
+    plan: Plan, layers: Mapping[str, Layer], trees: Mapping[str, Path], tools: tuple[str, ...]
 ) -> dict[str, str]:
     """Return path → text of both. `trees` are folders that may still hold a layer's files, so it need not be unpacked.
 
@@ -50,11 +50,11 @@ def write_documents(
     for step in plan.steps:
         if isinstance(step, OsStep | PythonStep):
             read = _debian if isinstance(step, OsStep) else _python
-            installed = read(layers[type(step)], trees.get(type(step)))
+            installed = read(layers[step.name], trees.get(step.name))
             _need_same(step, {name: version for name, (version, _) in installed.items()})
             licenses |= {file.sha256: installed[_key(step, file.name)][1] for file in step.artifacts}
     subjects = [
-        Subject(name=f"{layers[type(step)].name}.tar", sha256=layers[type(step)].diff_id)
+        Subject(name=f"{step.name}.tar", sha256=layers[step.name].diff_id)
         for step in plan.steps
         if not isinstance(step, RuntimeStep)
     ]

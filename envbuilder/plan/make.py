@@ -27,8 +27,10 @@ from envbuilder.plan.model import (
     DRIVER_PARTS,
     ENV_PREFIX,
     GPUS,
+    HEAVY,
     LIB,
     LOCK_LABEL,
+    MOST_HEAVY,
     OWN,
     PLAN_LABEL,
     RECIPE_LABEL,
@@ -45,6 +47,7 @@ from envbuilder.plan.model import (
     RuntimeStep,
     StartStep,
     Step,
+    WheelStep,
 )
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import AUTO, Recipe
@@ -166,11 +169,25 @@ def make(
         builds: tuple[LockedBuild, ...] = tuple(build for build in lock.builds if build.name in names)
         return kind(python=recipe.python, artifacts=artifacts, interpreter=program, builds=builds)
 
+    wheels = sorted(
+        (package for package in lock.wheels if package.kind == "wheel"), key=lambda wheel: -wheel.size
+    )
+    heavy = [wheel for wheel in wheels if wheel.size >= HEAVY][:MOST_HEAVY]
+    groups: list[tuple[Artifact, ...]] = [(wheel,) for wheel in lock.wheels if wheel in heavy]
+    small = tuple(wheel for wheel in wheels if wheel.name.startswith("nvidia-") and wheel not in heavy)
+    groups += [small] if len(small) > 1 else []
+    groups.sort(key=lambda group: not is_linked(group[0]))  # the toolkit stands on the first ones alone
+    apart = [packages(WheelStep, group) for group in groups]
+    below = [wheel for group in groups for wheel in group]
+    linked = tuple(step.name for step in apart if is_linked(step.artifacts[0]))
+    if any(is_linked(package) for package in lock.wheels if package not in below):
+        linked = (PythonStep.name,)
     steps: tuple[Step, ...] = (
         _os_step(recipe, lock),
         *((standalone,) if standalone else ()),
-        packages(PythonStep, lock.wheels),
-        *((CudaStep(toolkit=toolkit, artifacts=lock.toolkit),) if toolkit else ()),
+        *apart,
+        packages(PythonStep, tuple(package for package in lock.wheels if package not in below)),
+        *((CudaStep(toolkit=toolkit, artifacts=lock.toolkit, reads=linked),) if toolkit else ()),
         *((ExtensionsStep(architectures=architectures, extensions=lock.extensions),) if lock.extensions else ()),
         StartStep(python=recipe.python, files=tuple(sorted(start))),
         *((packages(AddedStep, lock.added),) if lock.added else ()),
@@ -194,6 +211,11 @@ def make(
         ),
     )
     return replace(before, steps=(*steps, described))
+
+
+def is_linked(package: Artifact) -> bool:
+    """Return whether a toolkit has links to the package's headers and libraries."""
+    return package.name == "torch" or package.name.startswith("nvidia-")
 
 
 def _os_step(recipe: Recipe, lock: Lock) -> OsStep:

@@ -5,10 +5,11 @@ last step, the runtime layer, which they are part of. Each step also has its own
 steps that it reads. So two recipes share every layer with the same inputs.
 
 A step has four facts. `name` is also the name of its layer. `lines()` holds everything that decides the layer's bytes. `reads` names the
-lower steps that decide them too (None: all). `shares` are the deepest folders of its layer that a lower layer has as well.
+lower steps that decide them too (None: all). `shares` are the deepest folders of its layer that the os layer has as well. Other layers have a folder alike.
 """
 
 import shlex
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final
@@ -34,6 +35,9 @@ TITLE: Final = "org.opencontainers.image.title"
 PLAN_LABEL: Final = "io.envbuilder.plan"
 RECIPE_LABEL: Final = "io.envbuilder.recipe"
 LOCK_LABEL: Final = "io.envbuilder.lock"
+# A wheel of this many bytes is a layer of its own, and at most so many are: Docker mounts 127 layers.
+HEAVY: Final = 64 << 20
+MOST_HEAVY: Final = 24
 STRIP: Final = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
 NO_COMMENT: Final = "no_comment.ld"  # of `envbuilder/steps`
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -157,7 +161,7 @@ class PythonStep:
         spec = {
             "requirements": pins,
             "platform": plan.processor.uv_platform(NEWEST_MANYLINUX) if plan.tools else "",
-            "on_top": isinstance(self, AddedStep),
+            "on_top": isinstance(self, WheelStep | AddedStep),
         }
         return Program(
             name=self.name, files=("wheels.py", "byte_code.py"), interpreter=self.program, root=(OsStep.name, InterpreterStep.name),
@@ -185,19 +189,35 @@ class PythonStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WheelStep(PythonStep):
+    """A heavy wheel, or NVIDIA's small ones, in the folders of the Python environment. Its layer depends on them and Python's minor version.
+
+    Of two wheels with one path, the one of the upper layer has it.
+    """
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # there are several
+        return f"package-{self.artifacts[0].name.lower()}" if len(self.artifacts) == 1 else "packages-nvidia"
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step {self.name} {self.python}",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CudaStep:
     """The CUDA toolkit at /usr/local/cuda. Headers and libraries of the wheels are linked."""
 
     name: ClassVar = "cuda"
-    reads: ClassVar[tuple[str, ...] | None] = ("python",)
     shares: ClassVar[tuple[str, ...]] = ("/usr/local",)
     toolkit: Toolkit
     artifacts: tuple[Artifact, ...]
+    # The steps with the wheels of torch and NVIDIA. Other packages are not there when the program runs, so they decide no link.
+    reads: tuple[str, ...] = (PythonStep.name,)
 
     def made_by(self, plan: "Plan") -> Program:
         return Program(
             name=self.name, files=("toolkit.py",), interpreter=plan.python.program,
-            root=(OsStep.name, InterpreterStep.name, PythonStep.name),
+            root=(OsStep.name, InterpreterStep.name, *self.reads),
             spec=spec_text(self.rules() | {"site": plan.python.site_packages}),
             inputs=tuple((part.filename, part) for part in self.artifacts), why=f"install CUDA {self.toolkit.cuda}",
         )  # fmt: skip
@@ -229,7 +249,7 @@ class ExtensionsStep:
 
     name: ClassVar = "extensions"
     reads: ClassVar[tuple[str, ...] | None] = None
-    shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, f"{ENV_PREFIX}/bin", OWN)
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
     architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
     extensions: tuple[LockedExtension, ...]
 
@@ -253,7 +273,7 @@ class StartStep:
 
     name: ClassVar = "start"
     reads: ClassVar[tuple[str, ...] | None] = ()  # as the Python layer
-    shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, OWN)
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
     artifacts: ClassVar[tuple[Artifact, ...]] = ()
     python: str
     files: tuple[tuple[str, str], ...]  # path below / → text
@@ -274,7 +294,7 @@ class RuntimeStep:
 
     name: ClassVar = "runtime"
     reads: ClassVar[tuple[str, ...] | None] = None  # its SBOM lists the packages of all other layers
-    shares: ClassVar[tuple[str, ...]] = ("/etc", OWN, "/.singularity.d")
+    shares: ClassVar[tuple[str, ...]] = ("/etc", "/opt", "/.singularity.d")
     artifacts: ClassVar[tuple[Artifact, ...]] = ()
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
@@ -296,10 +316,6 @@ class AddedStep(PythonStep):
     """The packages of `add`, in the folders of the Python environment."""
 
     name: ClassVar = "added"
-
-    @property
-    def reads(self) -> tuple[str, ...] | None:
-        return None  # its layer leaves out every folder of those below
 
 
 ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep
@@ -359,22 +375,32 @@ class Plan:
         return sha256_text(self.canonical())
 
     def step_key(self, step: Step, tools: str) -> Sha256:
-        """Return the key of one layer: of its lines, those of the steps that it reads, and the tools that write it."""
+        """Return the key of one layer: of its lines, those of the steps that it reads, the tools that write it, and what it leaves out."""
         below = self.steps[: self.steps.index(step)]
-        reads = [lower for lower in below if step.reads is None or lower.name in step.reads]
+        reads = below if step.reads is None else [lower for lower in self.named(step.reads) if lower in below]
         lines = [line for decisive in (*reads, step) for line in self._lines(decisive)]
-        return sha256_text("\n".join([f"layer {self.platform} {self.epoch} {tools}", *lines]))
+        without = sorted(self.shared_folders(step))
+        return sha256_text(
+            "\n".join([f"layer {self.platform} {self.epoch} {tools} without {without}", *lines])
+        )
+
+    def named(self, names: Collection[str]) -> tuple[Step, ...]:
+        """Return the steps with these names. The heavy wheels belong to the Python step."""
+        is_wanted = PythonStep.name in names
+        return tuple(
+            step for step in self.steps if step.name in names or (is_wanted and isinstance(step, WheelStep))
+        )
 
     def part_key(self, part: Program, tools: str) -> Sha256:
         """Return the key of what a part of a step's program makes. No step decides it but those that it runs on."""
-        below = [line for step in self.steps if step.name in part.root for line in self._lines(step)]
+        below = [line for step in self.named(part.root) for line in self._lines(step)]
         cross = [_artifact_line(tool) for tool in (self.tools.artifacts if self.tools else ())]
         head = f"part {self.platform} {part.interpreter} {self.python.python} {tools}"
         return sha256_text("\n".join([head, *below, *part.lines(), *cross]))
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
-        """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""
-        shared = [PurePosixPath(path.format(python=self.python.python)) for path in step.shares]
+        """Return the folders of a step's layer that the os layer has too, as a tar spells them."""
+        shared = map(PurePosixPath, step.shares)
         return tuple({str(folder)[1:] for path in shared for folder in (path, *path.parents)} - {""})
 
     @property
@@ -385,10 +411,9 @@ class Plan:
     @property
     def programs(self) -> tuple[Program, ...]:
         """Return the program of each step, in the order of the layers, without that of the runtime layer."""
-        names = {step.name for step in self.steps}
 
         def present(program: Program) -> Program:
-            root = tuple(name for name in program.root if name in names)
+            root = tuple(step.name for step in self.named(program.root))
             return replace(program, root=root, parts=tuple(map(present, program.parts)))
 
         return tuple(present(step.made_by(self)) for step in self.steps if isinstance(step, ProgramStep))
@@ -405,7 +430,7 @@ class Plan:
         return Ground(
             platform=self.platform, epoch=self.epoch, gpus=next((step.architectures for step in steps), ()),
             python=python.python, program=python.program, standalone=self.interpreter.artifacts if self.interpreter else (),
-            wheels=python.artifacts, builds=python.inputs, debs=self.os.artifacts,
+            wheels=self.wheels, builds=(*self.heavy_wheels, *python.inputs), debs=self.os.artifacts,
             compiler=f"{self.os.gcc} on {self.os.image}" if self.os.image else self.os.gcc,
             toolkit=f"{cuda.toolkit.cuda} {sha256_text(repr(cuda.toolkit))}" if cuda else "none",
             parts=cuda.artifacts if cuda else (), tools=self.tools.artifacts if self.tools else None,
@@ -421,7 +446,19 @@ class Plan:
 
     @property
     def python(self) -> PythonStep:
-        return next(step for step in self.steps if isinstance(step, PythonStep))
+        return next(
+            step for step in self.steps if step.name == PythonStep.name and isinstance(step, PythonStep)
+        )
+
+    @property
+    def heavy_wheels(self) -> tuple[Artifact, ...]:
+        """Return the wheels that are layers of their own."""
+        return tuple(wheel for step in self.steps if isinstance(step, WheelStep) for wheel in step.artifacts)
+
+    @property
+    def wheels(self) -> tuple[Artifact, ...]:
+        """Return all packages of the Python environment, without added ones."""
+        return (*self.heavy_wheels, *self.python.artifacts)
 
     @property
     def added(self) -> AddedStep | None:

@@ -120,6 +120,8 @@ def read_options(words: Sequence[str], folder: Path) -> tuple[Sandbox, list[str]
                 sandbox.environment[value] = target
             case "--tmpfs":
                 sandbox.show_own(value)
+            case "--remount-ro":
+                sandbox.shown = [(*show[:2], show[2] and show[1] != value) for show in sandbox.shown]
             case "--dir":
                 sandbox.place(value).mkdir(exist_ok=True)
             case "--proc":

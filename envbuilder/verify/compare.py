@@ -182,7 +182,8 @@ def _expect(
         tree = read_tree(image, scanner=scanner)
         return tree.entries, tree.hidden
     _check_blobs(read_layout(image), layers, digests)
-    return tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order)), ()
+    entries = {entry.path: entry for layer in layers for entry in read_manifest(layer)}  # they share folders
+    return tuple(sorted(entries.values(), key=path_order)), ()
 
 
 def _check_blobs(layout: Layout, layers: Sequence[Layer], digests: Mapping[Path, Sha256]) -> None:

@@ -1114,9 +1114,12 @@ def test_a_project_of_one_module_shares_the_folder_of_byte_code_with_the_package
         job.make_layer(
             below, lambda out, _work, below=below, name=name: job.pack(below, tmp_path / name, out)
         )
-    layer = load_layer(store.layer(job.keys[step]))
-    assert layer
-    assert [one.path for one in read_manifest(layer)] == [f"{shared}/extensions.cpython-311.pyc"]
+    layers = [load_layer(store.layer(job.keys[made])) for made in (plan.python, step)]
+    assert all(layers)
+    shared_paths = set.intersection(
+        *({entry.path for entry in read_manifest(layer)} for layer in layers if layer)
+    )
+    assert max(shared_paths, key=len) == shared
 
 
 def test_another_package_beside_the_compilers_leaves_no_result_for_other_recipes(stocked):

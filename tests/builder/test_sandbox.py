@@ -512,10 +512,36 @@ def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigaby
 
 
 def test_a_root_without_cuda_names_no_toolkit(store):
-    trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
+    trees = {OsStep.name: Path("/os"), PythonStep.name: Path("/python")}
     assert make_root(make_runner(store).job, trees) == SandboxRoot(os=Path("/os"), python=Path("/python"))
 
 
 def test_the_tools_of_a_layers_key_name_their_versions():
     words = " ".join(tools()).split()
     assert (words[0::2], [word for word in words[1::2] if not word[0].isdigit()]) == (["zstd", "uv"], [])
+
+
+def test_the_trees_of_wheels_are_mounted_as_one_environment(tmp_path):
+    trees = {"os": ["usr/local/bin"], "a": ["nvidia/a", "torch"], "b": ["nvidia/b"]}
+    for tree, folders in trees.items():
+        for folder in folders:
+            place = tmp_path / tree / ("" if tree == "os" else "opt/env") / folder
+            place.mkdir(parents=True)
+            (place / "file").write_text(tree)
+    for name in ("a", "b"):
+        (tmp_path / name / "opt/env/nvidia/__init__.py").write_text(name)
+    (tmp_path / "b/opt/env/lib64").symlink_to("lib")
+    root = SandboxRoot(os=tmp_path / "os", packages=(tmp_path / "a",), python=tmp_path / "b")
+    argv = sandboxed(root, ("true",), why="try").argv
+    at = argv.index("/opt/env")
+    a, b = f"{tmp_path}/a/opt/env", f"{tmp_path}/b/opt/env"
+    assert argv[at - 1 : argv.index("--remount-ro") + 2] == (
+        "--tmpfs", "/opt/env",
+        "--dir", "/opt/env/nvidia",
+        "--ro-bind", f"{b}/nvidia/__init__.py", "/opt/env/nvidia/__init__.py",
+        "--ro-bind", f"{a}/nvidia/a", "/opt/env/nvidia/a",
+        "--ro-bind", f"{b}/nvidia/b", "/opt/env/nvidia/b",
+        "--ro-bind", f"{a}/torch", "/opt/env/torch",
+        "--symlink", "lib", "/opt/env/lib64",
+        "--remount-ro", "/opt/env",
+    )  # fmt: skip

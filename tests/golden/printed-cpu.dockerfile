@@ -344,6 +344,56 @@ RUN --network=none \
     --mount=type=bind,from=unpack,source=/out,target=/step/inputs/unpack \
     env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore SOURCE_DATE_EPOCH=1795219200 /bin/sh /steps/configure_distribution.sh /step/spec.json /step/inputs /
 
+# What `package-torch` is made of.
+FROM workshop AS package-torch-inputs
+ARG DEBIAN_MIRROR
+ARG DEBIAN_SECURITY
+ARG UBUNTU_MIRROR
+ARG CUDA_REDIST
+ARG PYTHON_MIRROR
+ARG INDEX
+ARG PYTORCH_INDEX
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts --mount=type=bind,target=/context <<'SCRIPT'
+#!/bin/bash
+set -euo pipefail
+file() {
+  mkdir -p "${2%/*}"
+  sed 's/^|//' >"$2"
+  chmod "$1" "$2"
+}
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
+  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca" GIT_SSL_CAINFO="$ca"; fi
+done
+mkdir -p /step/inputs
+file 644 /step/spec.json <<'END'
+|{
+| "on_top": true,
+| "platform": "",
+| "requirements": [
+|  "torch==2.13.0+cpu --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
+| ]
+|}
+END
+file 644 /steps/list <<'END'
+|6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b  /step/inputs/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl	cpu/torch/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
+END
+while IFS='	' read -r sum path; do
+  file=${sum#*  }
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
+  else project=${path%/*}; project=${project##*/}; python3 /steps/fetch_package.py "${PYTORCH_INDEX%/}/${path%%/*}" "$project" "${path##*/}" "$file"; fi
+  echo "$sum" | sha256sum --check --quiet
+done </steps/list
+rm /steps/list
+SCRIPT
+
+# Install 1 Python packages.
+FROM os AS package-torch
+WORKDIR /out
+RUN --network=none \
+    --mount=type=bind,from=workshop,source=/steps,target=/steps \
+    --mount=type=bind,from=package-torch-inputs,source=/step,target=/step \
+    env -i PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 /steps/wheels.py /step/spec.json /step/inputs /out
+
 # What `python` is made of.
 FROM workshop AS python-inputs
 ARG DEBIAN_MIRROR
@@ -379,7 +429,6 @@ file 644 /step/spec.json <<'END'
 |  "numpy==2.4.6 --hash=sha256:89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93",
 |  "setuptools==84.2.1 --hash=sha256:ca140b45d5325a9478f880e351484f62fef15f336462e449ca0c03c873d589c2",
 |  "sympy==1.14.0 --hash=sha256:e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5",
-|  "torch==2.13.0+cpu --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",
 |  "typing-extensions==4.16.0 --hash=sha256:481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8"
 | ]
 |}
@@ -403,19 +452,9 @@ while IFS='	' read -r sum path; do
   echo "$sum" | sha256sum --check --quiet
 done </steps/list
 rm /steps/list
-file 644 /steps/list <<'END'
-|6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b  /step/inputs/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl	cpu/torch/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
-END
-while IFS='	' read -r sum path; do
-  file=${sum#*  }
-  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
-  else project=${path%/*}; project=${project##*/}; python3 /steps/fetch_package.py "${PYTORCH_INDEX%/}/${path%%/*}" "$project" "${path##*/}" "$file"; fi
-  echo "$sum" | sha256sum --check --quiet
-done </steps/list
-rm /steps/list
 SCRIPT
 
-# Install 11 Python packages.
+# Install 10 Python packages.
 FROM os AS python
 WORKDIR /out
 RUN --network=none \
@@ -497,6 +536,7 @@ SCRIPT
 
 # Compile the extension `fused`.
 FROM os AS extension-0
+COPY --link --from=package-torch /out /
 COPY --link --from=python /out /
 WORKDIR /out
 RUN --network=none \
@@ -681,6 +721,7 @@ RUN --network=none \
 # The image.
 FROM scratch
 COPY --link --from=os / /
+COPY --link --from=package-torch /out /
 COPY --link --from=python /out /
 COPY --link --from=extensions /out /
 COPY --link --from=start /out /

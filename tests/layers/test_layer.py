@@ -594,10 +594,38 @@ def test_layers_that_share_only_folders_above_them_fit(tmp_path: Path) -> None:
     check_disjoint([lower, upper])
 
 
-def test_a_path_in_two_layers_is_named(tmp_path: Path) -> None:
-    lower = rewrite(tmp_path, *ETC, member("opt", tarfile.DIRTYPE))
+def test_layers_may_share_a_folder_that_is_the_same_in_each(tmp_path: Path) -> None:
+    lower = make_layer(tmp_path / "low", write_files(tmp_path / "a", {"opt/env/x": ""}))
+    upper = make_layer(tmp_path / "up", write_files(tmp_path / "b", {"opt/env/y": ""}), name="start")
+    check_disjoint([rewrite(tmp_path, *ETC), lower, upper])
+
+
+def test_a_file_in_two_layers_is_named(tmp_path: Path) -> None:
+    lower = make_layer(tmp_path / "low", write_files(tmp_path / "a", {"opt/x": ""}))
+    upper = make_layer(tmp_path / "up", write_files(tmp_path / "b", {"opt/x": ""}), name="start")
+    with pytest.raises(BuildError, match="`opt/x` is in the python and the start layer"):
+        check_disjoint([rewrite(tmp_path, *ETC), lower, upper])
+
+
+def test_a_layer_of_a_wheel_may_be_replaced_in_part_and_only_by_files(tmp_path: Path) -> None:
+    system = rewrite(tmp_path, *ETC)
+    wheel = make_layer(
+        tmp_path / "low", write_files(tmp_path / "a", {"opt/x": "", "opt/y": ""}), name="wheel"
+    )
+    upper = make_layer(tmp_path / "up", write_files(tmp_path / "b", {"opt/x": "1"}))
+    check_disjoint([system, wheel, upper], replaced=["wheel"])
+    again = make_layer(tmp_path / "again", write_files(tmp_path / "c", {"opt/x": "2"}), name="start")
+    with pytest.raises(BuildError, match="`opt/x` is in the python and the start layer"):
+        check_disjoint([system, wheel, upper, again], replaced=["wheel"])
+    folder = make_layer(tmp_path / "folder", write_files(tmp_path / "d", {"opt/y/z": ""}), name="start")
+    with pytest.raises(BuildError, match="the folder `opt/y` differs in the wheel and the start layer"):
+        check_disjoint([system, wheel, folder], replaced=["wheel"])
+
+
+def test_a_folder_that_differs_in_two_layers_is_named(tmp_path: Path) -> None:
+    lower = rewrite(tmp_path, *ETC, member("opt", tarfile.DIRTYPE, mode=0o1777))
     upper = make_layer(tmp_path / "up", write_files(tmp_path / "tree", {"opt/x": ""}))
-    with pytest.raises(BuildError, match="`opt` is in the os and the python layer"):
+    with pytest.raises(BuildError, match="the folder `opt` differs in the os and the python layer"):
         check_disjoint([lower, upper])
 
 

@@ -11,11 +11,13 @@ import pytest
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import LockError
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Lock, LockedBuild
+from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from envbuilder.plan.contents import entry_point, runtime_files
 from envbuilder.plan.documents import make_provenance
 from envbuilder.plan.make import need_buildable
 from envbuilder.plan.model import (
+    HEAVY,
+    MOST_HEAVY,
     Plan,
     PythonStep,
 )
@@ -162,6 +164,50 @@ def test_what_is_added_is_one_more_layer_and_leaves_all_below_as_they_are():
     plan = make_plan(lock=dataclasses.replace(LOCK, added=(wheel("einops", "0.8.1"),)))
     assert [KINDS[type(step)] for step in plan.steps][-3:] == [START, ADDED, RUNTIME]
     assert changed(make_plan(), plan) == {ADDED, RUNTIME}
+
+
+GPU_WHEELS = (
+    dataclasses.replace(wheel("torch", "2.6.0"), size=HEAVY),
+    dataclasses.replace(wheel("nvidia-cudnn-cu12", "9.1"), size=2 * HEAVY),
+    wheel("nvidia-nvtx-cu12", "12.4"),
+    wheel("nvidia-curand-cu12", "10.3"),
+)
+
+
+def with_heavy(*more: Artifact) -> Plan:
+    return make_plan(lock=dataclasses.replace(LOCK, wheels=(*GPU_WHEELS, wheel("numpy", "2.2.0"), *more)))
+
+
+def test_each_heavy_wheel_is_a_layer_below_those_that_change_more():
+    names = [step.name for step in with_heavy().steps]
+    heavy = ["package-torch", "package-nvidia-cudnn-cu12"]
+    assert names == [OS, *heavy, "packages-nvidia", PYTHON, CUDA, EXTENSIONS, START, RUNTIME]
+
+
+def test_one_small_package_more_makes_neither_heavy_wheels_nor_the_toolkit_again():
+    old, new = with_heavy(), with_heavy(wheel("einops", "0.8.1"))
+    pairs = zip(old.steps, new.steps, strict=True)
+    changed_names = {
+        before.name for before, after in pairs if old.step_key(before, "") != new.step_key(after, "")
+    }
+    assert changed_names == {PYTHON, EXTENSIONS, RUNTIME}
+
+
+def test_the_layer_of_a_heavy_wheel_does_not_depend_on_the_other_packages():
+    def key(plan: Plan) -> str:
+        return next(plan.step_key(step, "") for step in plan.steps if step.name == "package-torch")
+
+    fewer = make_plan(lock=dataclasses.replace(LOCK, wheels=(GPU_WHEELS[0],)))
+    newer = dataclasses.replace(GPU_WHEELS[0], sha256=digest("newer"))
+    assert key(with_heavy()) == key(fewer)
+    assert key(make_plan(lock=dataclasses.replace(LOCK, wheels=(newer,)))) != key(fewer)
+
+
+def test_only_so_many_wheels_are_layers_of_their_own():
+    many = [dataclasses.replace(wheel(f"p{at}", "1"), size=HEAVY + at) for at in range(MOST_HEAVY + 3)]
+    plan = make_plan(lock=dataclasses.replace(LOCK, wheels=tuple(many)))
+    assert len(plan.heavy_wheels) == MOST_HEAVY
+    assert [package.name for package in plan.python.artifacts] == ["p0", "p1", "p2"]  # the smallest
 
 
 def with_sdist(tool: str) -> Lock:

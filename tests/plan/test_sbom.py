@@ -207,21 +207,20 @@ def trees(tmp_path):
     info = python_tree / "opt/env/lib/python3.11/site-packages/a_wheel-1.0+cpu.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a.wheel\nVersion: 1.0+cpu\nLicense: ISC\n")
-    return {OsStep: os_tree, PythonStep: python_tree}
+    return {OsStep.name: os_tree, PythonStep.name: python_tree}
 
 
 @pytest.fixture
 def layers(trees, tmp_path):
-    names = {OsStep: "os", PythonStep: "python"}
     made = {
-        kind: write_layer(name=names[kind], tree=tree, folder=tmp_path / f"layer-{names[kind]}", epoch=1, threads=1)
-        for kind, tree in trees.items()
-    }  # fmt: skip
+        name: write_layer(name=name, tree=tree, folder=tmp_path / f"layer-{name}", epoch=1, threads=1)
+        for name, tree in trees.items()
+    }
     (tmp_path / "empty").mkdir()
     extensions = write_layer(
         name="extensions", tree=tmp_path / "empty", folder=tmp_path / "e", epoch=1, threads=1
     )
-    return made | {ExtensionsStep: extensions}
+    return made | {ExtensionsStep.name: extensions}
 
 
 def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers, trees):
@@ -249,10 +248,12 @@ def test_the_provenance_inside_names_the_layers_below_it(layers, trees):
     ],
 )
 def test_a_package_that_the_lock_does_not_name_is_refused(trees, tmp_path, layers, path, old, new, said):
-    file = trees[OsStep] / path
+    file = trees[OsStep.name] / path
     file.write_text(file.read_text().replace(old, new))
-    made = write_layer(name="os", tree=trees[OsStep], folder=tmp_path / "layer-other", epoch=1, threads=1)
-    layers = layers | {OsStep: made}
+    made = write_layer(
+        name="os", tree=trees[OsStep.name], folder=tmp_path / "layer-other", epoch=1, threads=1
+    )
+    layers = layers | {OsStep.name: made}
     with pytest.raises(BuildError, match="not those of the lock") as caught:
         write_documents(PLAN, layers, trees, TOOLS)
     assert said in caught.value.message

@@ -93,7 +93,7 @@ class _Where:
 def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> SquashfsLayout:
     """Lay out the file system of all paths of the layers. The same layers give the same bytes.
 
-    No path may be in two layers. A missing parent becomes a folder of root with mode 0755. A hard
+    No path may be in two layers, but folders. A missing parent becomes a folder of root with mode 0755. A hard
     link becomes a file of its own that shares the content. Raises BuildError for entries that the
     file system cannot hold.
     """

@@ -53,10 +53,10 @@ class BuildKitRunner:
         made = pool.submit(self._make_layers)
         return tuple(pool.submit(self._layer, step, made) for step in self.job.plan.steps)
 
-    def _layer(self, step: Step, made: "Future[dict[type[Step], Layer]]") -> Layer:
+    def _layer(self, step: Step, made: "Future[dict[str, Layer]]") -> Layer:
         layers = made.result()
         if not isinstance(step, RuntimeStep):
-            return layers[type(step)]
+            return layers[step.name]
         return self.job.make_layer(step, functools.partial(write_runtime_layer, step, self.job, layers))
 
     def commands(self) -> tuple[Command, ...]:
@@ -80,14 +80,14 @@ class BuildKitRunner:
         context = buildx.is_context(self.builder, self.job.runner)
         return buildx.manual_command(self.job.plan, final, self.builder, context=context)
 
-    def _make_layers(self) -> dict[type[Step], Layer]:
+    def _make_layers(self) -> dict[str, Layer]:
         store = self.job.store
         if self.wanted():
             with store.lock(f"docker-{self.job.plan.key}"), store.workspace() as work:
                 if wanted := self.wanted():  # another process may have made them
                     self._build(wanted, work)
-        layers = {type(step): load_layer(store.layer(key)) for step, key in self.job.keys.items()}
-        return {kind: layer for kind, layer in layers.items() if layer is not None}
+        layers = {step.name: load_layer(store.layer(key)) for step, key in self.job.keys.items()}
+        return {name: layer for name, layer in layers.items() if layer is not None}
 
     def _build(self, wanted: Sequence[Step], work: Path) -> None:
         job, names = self.job, [step.name for step in wanted]

@@ -39,6 +39,7 @@ class SandboxRoot:
     os: Path
     interpreter: Path | None = None
     python: Path | None = None
+    packages: tuple[Path, ...] = ()  # trees of wheels, below `python`
     cuda: Path | None = None
     cuda_version: str = ""
     emulation: Emulation | None = None  # None: the trees are of this machine's processor
@@ -46,7 +47,7 @@ class SandboxRoot:
     @property
     def trees(self) -> tuple[Path, ...]:
         tools = self.emulation.program.parent if self.emulation else None
-        return tuple(filter(None, (self.os, self.interpreter, self.python, self.cuda, tools)))
+        return tuple(filter(None, (self.os, self.interpreter, *self.packages, self.python, self.cuda, tools)))
 
 
 def folder_in(tree: Path, name: str) -> str:
@@ -75,6 +76,25 @@ def _more_of(root: SandboxRoot) -> Iterator[Path]:
                 yield path
 
 
+def _merged(folders: Sequence[Path], target: str) -> Iterator[str]:
+    """Yield the options that mount what the folders have below the folder `target`. An upper folder's path hides that of a lower one."""
+    paths: dict[str, list[Path]] = {}
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():  # `--dry-run` has no trees yet
+            paths.setdefault(path.name, []).append(path)
+    for name, places in paths.items():
+        top, inside = places[-1], f"{target}/{name}"
+        if top.is_symlink():
+            yield from ("--symlink", str(top.readlink()), inside)
+        elif top.is_dir() and len(places) > 1:
+            yield from ("--dir", inside)
+            yield from _merged(
+                [place for place in places if place.is_dir() and not place.is_symlink()], inside
+            )
+        else:
+            yield from ("--ro-bind", str(top), inside)
+
+
 def sandboxed(root: SandboxRoot, argv: Sequence[str], *, why: str, mounts: Sequence[Mount] = ()) -> Command:
     """Return the command that runs `argv` in the sandbox."""
     options = [
@@ -99,8 +119,12 @@ def sandboxed(root: SandboxRoot, argv: Sequence[str], *, why: str, mounts: Seque
         options += ["--ro-bind", folder_in(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
     if root.interpreter is not None:
         options += ["--ro-bind", folder_in(root.interpreter, STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
-    if root.python is not None:
-        options += ["--ro-bind", folder_in(root.python, ENV_PREFIX[1:]), ENV_PREFIX]
+    environment = (*root.packages, *([root.python] if root.python else []))
+    folders = [Path(folder_in(tree, ENV_PREFIX[1:])) for tree in environment]
+    if len(folders) == 1:
+        options += ["--ro-bind", str(folders[0]), ENV_PREFIX]
+    elif folders:
+        options += ["--tmpfs", ENV_PREFIX, *_merged(folders, ENV_PREFIX), "--remount-ro", ENV_PREFIX]
     for mount in mounts:
         options += mount.options()
     by = root.emulation.words() if root.emulation else ()

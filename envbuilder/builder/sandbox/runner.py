@@ -39,7 +39,6 @@ from envbuilder.core.system import install_command
 from envbuilder.layers.layer import Layer, contents_of, extract, load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
-    AddedStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -48,6 +47,7 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     Step,
+    WheelStep,
     inputs,
 )
 from envbuilder.runners.enter_sandbox import trial
@@ -92,7 +92,7 @@ class SandboxRunner:
         return tuple(dict.fromkeys((*wanted, *missing_tools(self.job))))
 
     def commands(self) -> tuple[Command, ...]:
-        trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
+        trees = {step.name: self.job.store.tree(key) for step, key in self.job.keys.items()}
         root = make_root(self.job, trees)
         return tuple(command for step in self.job.missing() for command in self._commands(step, root))
 
@@ -106,9 +106,7 @@ class SandboxRunner:
         elif not isinstance(step, RuntimeStep):  # which needs no program
             if isinstance(step, PythonStep):
                 yield from wheel_commands(step, job, root=ground, work=WORK)
-            trees: dict[type[Step], Path] = {
-                type(lower): job.store.tree(job.keys[lower]) for lower in lower_steps(step, job.plan)
-            }
+            trees = {lower.name: job.store.tree(job.keys[lower]) for lower in lower_steps(step, job.plan)}
             yield _program_command(step, job, trees, WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
@@ -157,9 +155,6 @@ class Run:
             case OsStep():
                 distribution.write_layer(step, job, work, out)
             case InterpreterStep() | PythonStep() | CudaStep():
-                if isinstance(step, AddedStep):  # its layer depends on the folders below
-                    for below in job.plan.steps[: job.plan.steps.index(step)]:
-                        self.start(below).result()
                 tree = self._start_tree(step).result()
                 with job.console.step(f"write the {step.name} layer") as shown:
                     layer = job.pack(step, tree, out, shown)
@@ -168,11 +163,10 @@ class Run:
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
                 join_extensions(step, built, job, self._ground(), work)
-                self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case RuntimeStep():
                 others = job.plan.steps[:-1]
-                layers = {type(lower): self.start(lower).result() for lower in others}
+                layers = {lower.name: self.start(lower).result() for lower in others}
                 write_runtime_layer(step, job, layers, out, work)
             case _:  # any other needs its program alone
                 self._run_program(step, work)
@@ -215,28 +209,33 @@ class Run:
         prepare_run(program, work, job.store, parts)
         trees = self._made(lower_steps(step, job.plan))
         with job.console.step(program.why) as shown:
-            if OsStep not in trees:
+            if OsStep.name not in trees:
                 unpack_minimal(job, work / _MINIMAL)
             job.runner.run(_program_command(step, job, trees, work), on_line=progress(shown))
             shown.show_note("")
 
-    def _made(self, steps: Iterable[KeptStep | None]) -> dict[type[Step], Path]:
-        started = {type(step): self._start_tree(step) for step in steps if step}
-        return {kind: tree.result() for kind, tree in started.items()}
+    def _made(self, steps: Iterable[KeptStep | None]) -> dict[str, Path]:
+        started = {step.name: self._start_tree(step) for step in steps if step}
+        return {name: tree.result() for name, tree in started.items()}
 
 
-def _program_command(
-    step: ProgramStep, job: BuildJob, trees: Mapping[type[Step], Path], work: Path
-) -> Command:
+def _program_command(step: ProgramStep, job: BuildJob, trees: Mapping[str, Path], work: Path) -> Command:
     """Return the command that makes the tree of a step's layer in `work/out`. `trees` are those of `lower_steps`."""
-    if OsStep in trees:
+    if OsStep.name in trees:
         root = make_root(job, trees)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
         by = emulation(job) if job.plan.interpreter else None
         root = SandboxRoot(
-            os=work / _MINIMAL, interpreter=trees.get(InterpreterStep), python=trees.get(PythonStep), emulation=by
+            packages=packages_of(job, trees),
+            os=work / _MINIMAL, interpreter=trees.get(InterpreterStep.name), python=trees.get(PythonStep.name), emulation=by
         )  # fmt: skip
     return program_command(step.made_by(job.plan), root, work)
+
+
+def packages_of(job: BuildJob, trees: Mapping[str, Path]) -> tuple[Path, ...]:
+    """Return the trees of heavy wheels, bottom first."""
+    wheels = (step.name for step in job.plan.steps if isinstance(step, WheelStep))
+    return tuple(trees[name] for name in wheels if name in trees)
 
 
 def minimal_python(job: BuildJob) -> tuple[Artifact, ...]:
@@ -253,12 +252,12 @@ def unpack_minimal(job: BuildJob, root: Path) -> None:
         (root / name).mkdir(exist_ok=True)
 
 
-def make_root(job: BuildJob, trees: Mapping[type[Step], Path]) -> SandboxRoot:
+def make_root(job: BuildJob, trees: Mapping[str, Path]) -> SandboxRoot:
     """Return the root with these trees, in which programs run and extensions compile."""
     version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
     return SandboxRoot(
-        os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees.get(PythonStep), cuda=trees.get(CudaStep),
-        cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep], cuda_tree=trees.get(CudaStep)),
+        packages=packages_of(job, trees), os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), python=trees.get(PythonStep.name), cuda=trees.get(CudaStep.name),
+        cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep.name], cuda_tree=trees.get(CudaStep.name)),
     )  # fmt: skip
 
 
