@@ -253,7 +253,9 @@ class Ranks:
         if missing and len(missing) < len(expired):
             message += f"; nothing about it from {named(missing)} of {self.world}"
             return Stall(CollectiveVerdict.SILENT, missing, message, evidence)
-        return Stall(CollectiveVerdict.TIMEOUT, tuple(expired), f"{message}; the recorder's dumps do", evidence)
+        return Stall(
+            CollectiveVerdict.TIMEOUT, tuple(expired), f"{message}; the recorder's dumps do", evidence
+        )
 
 
 def _differ(ranks: Mapping[int, CollectiveState], evidence: str) -> Stall | None:
