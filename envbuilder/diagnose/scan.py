@@ -214,7 +214,10 @@ class Search:
         for number in sorted(self._which(line) or ()):
             for failure, mark in self._by_literal[number]:
                 groups, before = mark.groups(line), shown.get(failure.code)
-                if groups is not None and (before is None or (groups and not before[2] and not mark.hint)):
+                is_better = before is None or (
+                    not mark.hint and (before[1].hint or bool(groups and not before[2]))
+                )
+                if groups is not None and is_better:
                     shown[failure.code] = failure, mark, groups
         sure = {code: row for code, row in shown.items() if not row[1].rest}
         yield from (sure or shown).values()
@@ -261,7 +264,9 @@ class Scanner:
             self._ranks.add_reader(self._rank)
         for block in self._log.blocks():
             lines = self._search.lines(
-                block, lambda: bool(self._tracebacks or self._frames), lambda: bool(self._open)
+                block,
+                lambda: bool(self._tracebacks or self._frames),
+                lambda: bool(self._open or self._frames),
             )
             for number, raw in lines:
                 if not _OURS.match(raw):
@@ -330,7 +335,9 @@ class Scanner:
                 yield raised
             else:
                 self._open[rank] = number, raised
-        elif words.strip() == _LAST_ERROR:
+        elif words.strip() and not words[:1].isspace() and not _FRAME.match(words):
+            self._frames.pop(rank, None)
+        if words.strip() == _LAST_ERROR:
             self._open[rank] = number, None
 
     def _flushed(self, number: int | None) -> Iterator[Raised]:
