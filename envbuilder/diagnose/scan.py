@@ -180,7 +180,7 @@ class Search:
         data, number, counted, start = block.data, block.line, 0, 0
         while start < len(data):
             if takes_any():
-                stop = data.find(b"\n", start) % (len(data) + 1)
+                stop = data.find(b"\n", start) % (len(data) + 1)  # -1 becomes the end
                 place = length = max(start, data.rfind(b"\r", start, stop - 1) + 1)  # what is not overwritten
             elif match := (self._known_or_ending if in_traceback() else self._known).search(data, start):
                 place, length = match.start(), match.end()
