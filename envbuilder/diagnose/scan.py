@@ -312,7 +312,7 @@ class Scanner:
         self._ranks.add_reader(rank)
         place = self._place(number, line, rank)
         yield from self._flushed(number)
-        words, raised = unlabelled(line), None
+        words = unlabelled(line)
         begun, raised = self._open.pop(rank, (0, None)) if words.strip() else (0, None)
         seen = list(self._seen(place, _WARN + words if begun and not raised and _WARN not in line else line))
         if raised:
