@@ -29,6 +29,7 @@ from envbuilder.builder import upkeep
 from envbuilder.builder.artifacts import Artifacts, ImageLoader, build_artifacts
 from envbuilder.builder.batch import BuildResult, PlannedRecipe
 from envbuilder.builder.buildkit.runner import BuildKitRunner
+from envbuilder.builder.buildkit.uv_program import fetch_uv
 from envbuilder.builder.context import (
     LOCK,
     BuildContext,
@@ -48,7 +49,6 @@ from envbuilder.core.console import Console, ended_steps, log_to
 from envbuilder.core.errors import BuildError, CompileError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.private import make_folder_for_all
-from envbuilder.core.processor import X86_64
 from envbuilder.core.system import why_no_engine
 from envbuilder.layers.entry import Entry
 from envbuilder.lock.model import LockedBase, lock_artifacts
@@ -374,13 +374,13 @@ def prepare_recipe(
         resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
         runner = open_step_runner(plan, choice, context)
         if not isinstance(runner, BuildKitRunner):
-            other = "the runner `buildkit`, which does, builds for x86-64 alone"
             raise UsageError(
                 f"`--prepare`: the runner `{RunnerName.SANDBOX}` reads no folder",
-                hint="add `--runner buildkit`" if plan.processor is X86_64 else other,
+                hint="add `--runner buildkit`",
             )
         store_sources(recipe, plan.extensions, resolving, offline=offline)
         fetch_inputs(plan.artifacts, resolving.fetcher, context.console)
+        fetch_uv(runner.job, resolving.fetcher)
         with beside(folder) as work, context.console.step(f"write `{folder}`"):
             command = runner.prepare(work / "folder", folder)
             commit_path(work / "folder", folder)

@@ -76,13 +76,14 @@ def launch_slurm(
         typer.Option(metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
-    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, local_copy: LocalCopy = False, write: Write = None, for_site: For = "",
-    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, local_copy: LocalCopy = False,
+    write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
 ) -> Reply[SlurmJob | start.WrittenScript]:  # fmt: skip
     """Submit a job to Slurm."""
     options = LaunchOptions(
         name=name, program=session.program, where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, compare=compare, watch=watch, for_site=for_site,
+        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke,
+        compare=compare, watch=watch, for_site=for_site,
         local_copy=local_copy, slurm=SlurmSite(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
@@ -109,13 +110,14 @@ def launch_ssh(
     session: Session, name: BuiltName, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
-    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, local_copy: LocalCopy = False, write: Write = None, for_site: For = "",
-    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, local_copy: LocalCopy = False,
+    write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
 ) -> Reply[None]:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
         name=name, program=session.program, where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, compare=compare, watch=watch, for_site=for_site,
+        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke,
+        compare=compare, watch=watch, for_site=for_site,
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
     return _become(session, options, write, dry_run=dry_run)
@@ -129,13 +131,14 @@ def launch_ssh(
 )
 def launch_local(
     session: Session, name: BuiltName, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
-    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, write: Write = None, for_site: For = "",
-    dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0,
+    write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
 ) -> Reply[None]:  # fmt: skip
     """Run a job on this machine."""
     options = LaunchOptions(
         name=name, program=session.program, where="local", nodes=1, ranks=ranks, gpus=gpus,
-        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke, compare=compare, watch=watch, for_site=for_site,
+        folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke,
+        compare=compare, watch=watch, for_site=for_site,
         image=parse_form(inside) == "image",
     )  # fmt: skip
     return _become(session, options, write, dry_run=dry_run)

@@ -11,7 +11,7 @@ from envbuilder.core.answer import Reply
 from envbuilder.core.errors import LaunchError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.text.redact import plain
-from envbuilder.run.watch.places import find_job, look_at, wait_for_hang
+from envbuilder.run.watch.job_nodes import find_job, look_at, wait_for_hang
 from envbuilder.run.watch.verdict import Verdict
 
 

@@ -32,7 +32,8 @@ _FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<
 _FOREIGN: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 _FRAMES: Final = 1000  # lines of a traceback
 _WIDTH: Final = 120  # letters of a last line
-_SHOWN: Final = 3  # ends of logs, and things to collect
+_ENDS: Final = 8  # last lines of ranks
+_SHOWN: Final = 3  # things to collect
 # What helps where nothing is known, and the words of logs that already have it.
 _TO_COLLECT: Final = (
     (
@@ -60,7 +61,7 @@ class Diagnosis:
     world: int = 0  # how many ranks there are, where a log says it
     ranks: tuple[int, ...] = ()  # that have lines in the logs
     missing: tuple[int, ...] = ()
-    ends: tuple[Place, ...] = ()  # the last lines of the logs, the one that stopped first first
+    ends: tuple[Place, ...] = ()  # the last lines of the ranks, errors first, then the one that stopped first
     collect: tuple[str, ...] = ()  # what to bring next, where nothing was found
 
     @property
@@ -90,8 +91,7 @@ def diagnose(names: Sequence[str], stdin: IO[bytes], most: int = 0) -> Diagnosis
                 judge.add(seen)
             judge.lengths[number] = scanner.lines
             lines += scanner.lines
-            if end := scanner.end:
-                ends.append(end)
+            ends += scanner.ends
             around = (log.head + scanner.tail).decode(errors="replace")
             words_here.update(word for words, _ in _TO_COLLECT for word in words if word in around)
         logs += is_read
@@ -102,11 +102,12 @@ def diagnose(names: Sequence[str], stdin: IO[bytes], most: int = 0) -> Diagnosis
     wanted += [thing for words, thing in _TO_COLLECT if not words_here & set(words)]
     if all(end.time is not None for end in ends):
         ends.sort(key=lambda end: end.time or 0.0)
+    ends.sort(key=lambda end: not end.is_error)
     incidents = judge.report()
     return Diagnosis(
         incidents=incidents, logs=logs, lines=lines, skipped=tuple(skipped),
         world=ranks.world, ranks=ranks.here, missing=ranks.missing,
-        ends=tuple(ends[:_SHOWN]), collect=() if incidents or not lines else tuple(wanted[:_SHOWN]),
+        ends=tuple(ends[:_ENDS]), collect=() if incidents or not lines else tuple(wanted[:_SHOWN]),
     )  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def brief(diagnosis: Diagnosis) -> str:
     """Return the cause in four lines at most: what, on which rank, where in the program, and the repair."""
     cause = next((incident for incident in diagnosis.incidents if incident.role is Role.CAUSE), None)
     if cause is None:
-        ends = [f"{Path(end.where).name}: {end.text[:_WIDTH]}" for end in diagnosis.ends]
+        ends = [f"{Path(end.where).name}: {end.text[:_WIDTH]}" for end in diagnosis.ends[:_SHOWN]]
         return "\n".join(["no known failure; the last lines:", *ends])
     place, ranks = cause.place, f", {named(cause.ranks)}" if cause.ranks else ""
     line = cause.details[0] if cause.is_verdict else f"{Path(place.where).name}: {place.text}"

@@ -1,7 +1,7 @@
 """Find known failures where there is Python and nothing else: `python -m envbuilder.diagnose FILE…`, with `-` for stdin.
 
-It answers and ends as `envbuilder diagnose` does, which has more options. `--brief` gives the cause in four lines, as `launch` ends with, and
-ends with 0 where none is known.
+It answers and ends as `envbuilder diagnose` does, which has more options. `--brief` gives the cause in four lines, as `launch`
+ends with, and ends with 0 where none is known.
 """
 
 import os

@@ -60,6 +60,7 @@ class Mark:
     like: str = ""
     unless: str = ""
     hint: bool = False  # such a line is in good logs too; it explains another failure
+    rest: bool = False  # only such a line counts that shows no other failure
 
     def groups(self, line: bytes) -> dict[str, str] | None:
         """Return the named groups of a line that holds `has`, or None where it is another kind of line."""

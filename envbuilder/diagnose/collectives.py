@@ -15,6 +15,11 @@ from typing import Final
 _WORK: Final = re.compile(
     r"WorkNCCL\((?P<fields>[^()]*(?:\([^()]*\)[^()]*)*)\) ran for (?P<ms>[0-9]{1,15}) milliseconds"
 )
+# torch 2.15 names the rank and the group, and no collective.
+_EXPIRED: Final = re.compile(
+    r"\[TC\]\[rank=(?P<rank>\d{1,6})\]\[name=(?P<name>[^\]]*)\] "
+    r"(?:Operation timed out after|Aborting process on rank \d+ due to timeout)"
+)
 _FIELD: Final = re.compile(r"(\w+(?:\(ms\))?)=([^,\s)]+)")
 _RANK: Final = re.compile(r"\[Rank ([0-9]{1,6})\]|\[PG [^\]]*?Rank ([0-9]{1,6})\]")
 _GLOBAL: Final = re.compile(r"\[rank([0-9]{1,6})\]:")
@@ -68,6 +73,7 @@ class CollectiveState:
     works: dict[int, Work] = field(default_factory=dict)
     started: dict[int, float] = field(default_factory=dict)  # when each was launched, in seconds
     evidence: str = ""  # file:line
+    is_expired: bool = False  # its watchdog saw a timeout, perhaps without the collective's number
 
     @property
     def launched(self) -> int | None:
@@ -133,12 +139,19 @@ class Ranks:
         for desync in _DESYNC.finditer(text):
             self._add_desync(desync, where)
         # `[rankN]:` before a line is the global rank. `Rank N` in the line is the rank in its group.
+        expired = _EXPIRED.search(text)
+        if expired and expired["name"] in _WORLD:
+            self.add_world(int(expired["rank"]) + 1)
         inner = _GLOBAL.search(text) or _RANK.search(text)
         number = next((int(group) for group in inner.groups() if group), None) if inner else rank
+        if number is None and expired:
+            number = int(expired["rank"])
         if number is None:
             return
         group = _GROUP.search(text)
-        if work := _WORK.search(text):
+        if expired:
+            self._state(expired["name"], number, where).is_expired = True
+        elif work := _WORK.search(text):
             began = None if time is None else time - int(work["ms"]) / 1000
             state = self._state(_group_name(group) if group else "", number, where)
             state.add_work(dict(_FIELD.findall(work["fields"])), began)
@@ -208,12 +221,12 @@ class Ranks:
         ranks = {rank: state for rank, state in states.items() if state.launched is not None}
         waiting = {rank: state.waiting for rank, state in ranks.items() if state.waiting is not None}
         if not waiting:
-            return None
+            return self._unnumbered(name, states)
         first = min(waiting, key=lambda rank: (waiting[rank], rank))
         evidence = ranks[first].evidence
         if stall := _differ(ranks, evidence) or _behind(ranks, waiting, evidence):
             return stall
-        missing = tuple(sorted(set(range(self.world)) - set(ranks))) if name in _WORLD else ()
+        missing = self._silent(name, ranks)
         if not missing and len(ranks) > 1:
             return _stalled(ranks, waiting, first)
         message = f"{named(waiting)} waited for {_work(ranks[first], waiting[first])}"
@@ -225,6 +238,24 @@ class Ranks:
         else:
             message += ", and no other rank says what it did"
         return Stall(CollectiveVerdict.TIMEOUT, tuple(sorted(waiting)), message, evidence)
+
+    def _silent(self, name: str, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Return the ranks of the group of all ranks that are not among these."""
+        return tuple(sorted(set(range(self.world)) - set(ranks))) if name in _WORLD else ()
+
+    def _unnumbered(self, name: str, states: Mapping[int, CollectiveState]) -> Stall | None:
+        """Judge timeouts that name no collective: a rank that saw none is the one that others wait for."""
+        expired = [rank for rank, state in sorted(states.items()) if state.is_expired]
+        if not expired:
+            return None
+        message = f"{named(expired)} waited for a collective whose number torch does not print"
+        missing, evidence = self._silent(name, states), states[expired[0]].evidence
+        if missing and len(missing) < len(expired):
+            message += f"; nothing about it from {named(missing)} of {self.world}"
+            return Stall(CollectiveVerdict.SILENT, missing, message, evidence)
+        return Stall(
+            CollectiveVerdict.TIMEOUT, tuple(expired), f"{message}; the recorder's dumps do", evidence
+        )
 
 
 def _differ(ranks: Mapping[int, CollectiveState], evidence: str) -> Stall | None:

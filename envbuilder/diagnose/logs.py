@@ -183,7 +183,7 @@ _LABELS: Final = re.compile(
     | [\w.-]+\s+\|{1,2}\s                           # docker compose
     | (?:\w{3}\s+\d+\s[\d:]{8}|\S+T[\d:.,+-]+Z?)\s[\w.-]+\skernel:\s  # journal, syslog
     | \[\s*\d+\.\d{6}\]\s                           # dmesg
-    | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+
+    | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s
     | (?=[a-z][\w.-]*\d)(?!\w*(?:Error|Exception))[a-z][\w.-]*:\s      # pdsh
     """
 )

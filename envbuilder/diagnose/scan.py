@@ -34,14 +34,27 @@ except ImportError:  # a node may have nothing but Python
 _TRACEBACK: Final = b"Traceback (most recent call last)"
 # The last line of a Python traceback, with or without a message.
 _EXCEPTION: Final = re.compile(
-    rb"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt))(?:: (?P<message>.*))?$"
+    rb"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt))(?::(?: (?P<message>.*))?)?$"
 )
-_ENDINGS: Final = rb"(?-i:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[\r\n\x1b]|$)"
+_ENDINGS: Final = rb"(?-i:Error|Exception|Timeout|Failure|Exit|Interrupt):?(?: |[\r\n\x1b]|$)"
+_LINE: Final = b'", line '
+_FRAME: Final = re.compile(rb'\s*File "[^"]+", line \d+(?:, in .+)?$')
+_LAST_ERROR: Final = b"Last error:"
+_WARN: Final = b"NCCL WARN "
+# Where a message of torch begins behind another one on the same line.
+_BEGINNINGS: Final = re.compile(
+    rb"(?<=\S)\s*(?=\[rank\d{1,6}\]:\s?\[[EWF])|(?<=[^:\s])\s*(?=\[[EWF][\d :.]*\w+\.cpp:\d+\])"
+)
 _WORLD: Final = re.compile(rb"(?:\brank (\d{1,6}) )?\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
 # What a program itself calls information, as engines of containers do, is no failure.
 _INFO: Final = re.compile(rb"\blevel(?:=|\":\s?\")(?:info|debug|trace)\b")
 _OURS: Final = re.compile(rb"launch: \S+: \| ")  # the cause at the end of a job, which quotes its lines
+# The level of a line, as logging of Python, glog, slog and NCCL write it.
+_ERROR: Final = re.compile(
+    rb"(?<![\w.])(?:ERROR|FATAL|CRITICAL|PANIC)\b|(?i:^|[\s\]:])(?:error|fatal|panic): |\[?\b[EF]\d{3,4} \d\d:|level=(?:error|fatal)|NCCL WARN"
+)
 _REACH: Final = 2000  # lines between the head of a traceback and its last line
+_AFTER: Final = 10  # lines from a frame to the last line of a traceback whose head was cut off
 _NEAR: Final = 20  # lines from what stands above a traceback to its head, in a log of several processes
 _PASTED: Final = 256 << 10  # bytes of a log that may come from a terminal or a web page, which break lines
 _BROKEN: Final = 10  # letters of a literal that is found over the end of a line
@@ -79,6 +92,11 @@ class Place:
     rank: int | None = None
     time: float | None = None
     order: tuple[int, int] = (0, 0)  # number of the log, line
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the line has the level of an error."""
+        return _ERROR.search(self.text.encode()) is not None
 
 
 @dataclass(frozen=True)
@@ -133,7 +151,7 @@ class Search:
                 by_literal.setdefault(mark.has, []).append((failure, mark))
         literals = list(by_literal)
         self._by_literal = list(by_literal.values())
-        known = [*sorted(literals), _TRACEBACK, *_ABOVE, b"nranks ", b"world_size"]
+        known = [*sorted(literals), _TRACEBACK, _LINE, _LAST_ERROR, *_ABOVE, b"nranks ", b"world_size"]
         self._known: Any = _Patterns(known)
         self._known_or_ending: Any = _Patterns(known, _ENDINGS)
         self._which: Callable[[bytes], list[int] | None] = _Patterns(literals).which
@@ -152,18 +170,27 @@ class Search:
             which.Compile()
             self._which = which.Match
 
-    def lines(self, block: Block, in_traceback: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
+    def lines(
+        self, block: Block, in_traceback: Callable[[], bool], takes_any: Callable[[], bool]
+    ) -> Iterator[tuple[int, bytes]]:
         """Return the lines of a block that hold a literal, each once, with its number.
 
-        While a traceback is open, lines that may end it are returned as well.
+        While a traceback is open, lines that may end it are returned as well. `takes_any` says whether the next line is, whatever it holds.
         """
         data, number, counted, start = block.data, block.line, 0, 0
-        while match := (self._known_or_ending if in_traceback() else self._known).search(data, start):
-            begin, end = _bounds(data, match.start(), start)
+        while start < len(data):
+            if takes_any():
+                stop = data.find(b"\n", start) % (len(data) + 1)  # -1 becomes the end
+                place = length = max(start, data.rfind(b"\r", start, stop - 1) + 1)  # what is not overwritten
+            elif match := (self._known_or_ending if in_traceback() else self._known).search(data, start):
+                place, length = match.start(), match.end()
+            else:
+                return
+            begin, end = _bounds(data, place, start)
             number += data.count(b"\n", counted, begin)
             counted = begin
-            yield number, data[max(begin, match.start() - WIDEST) : min(end, match.start() + WIDEST)]
-            start = max(end, match.end())
+            yield number, data[max(begin, place - WIDEST) : min(end, place + WIDEST)]
+            start = max(end + 1, length)
 
     def broken(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Return lines that something broke in the middle of a message, whole again, with the number of the first."""
@@ -187,9 +214,13 @@ class Search:
         for number in sorted(self._which(line) or ()):
             for failure, mark in self._by_literal[number]:
                 groups, before = mark.groups(line), shown.get(failure.code)
-                if groups is not None and (before is None or (groups and not before[2] and not mark.hint)):
+                is_better = before is None or (
+                    not mark.hint and (before[1].hint or bool(groups and not before[2]))
+                )
+                if groups is not None and is_better:
                     shown[failure.code] = failure, mark, groups
-        yield from shown.values()
+        sure = {code: row for code, row in shown.items() if not row[1].rest}
+        yield from (sure or shown).values()
 
 
 def _joined(lines: Sequence[bytes], glue: bytes) -> tuple[bytes, list[int]]:
@@ -216,6 +247,10 @@ class Scanner:
         self._ranks = ranks
         self._rank = rank_of_file(log.name)  # of the writer of the whole file
         self._tracebacks: dict[int | None, int] = {}
+        self._frames: dict[int | None, int] = {}  # the last frame of a traceback whose head was cut off
+        self._open: dict[
+            int | None, tuple[int, Raised | None]
+        ] = {}  # lines whose words stand on the next one
         self._links: dict[int | None, tuple[int, Link]] = {}  # of the traceback below a line
         self._pasted: bytes | None = b""  # all of a short log
         self._known: set[tuple[int, str]] = set()  # line and failure, of a short log
@@ -228,14 +263,21 @@ class Scanner:
             self._ranks.add_world(self._rank + 1)
             self._ranks.add_reader(self._rank)
         for block in self._log.blocks():
-            for number, raw in self._search.lines(block, lambda: bool(self._tracebacks)):
+            lines = self._search.lines(
+                block,
+                lambda: bool(self._tracebacks or self._frames),
+                lambda: bool(self._open or self._frames),
+            )
+            for number, raw in lines:
                 if not _OURS.match(raw):
-                    yield from self._line(number, plain(raw))
+                    for part in _BEGINNINGS.split(plain(raw)):
+                        yield from self._line(number, part)
             self.lines = block.line + block.data.count(b"\n") - block.data.endswith(b"\n")
             self.tail = (self.tail + block.data[-_TAIL:])[-_TAIL:]
             if self._pasted is not None:
                 whole = self._pasted + block.data
                 self._pasted = whole if len(whole) <= _PASTED else None
+        yield from self._flushed(None)
         for number, line in self._search.broken(self._pasted or b""):
             if not _OURS.match(line):
                 yield from self._broken(number, line)
@@ -243,14 +285,17 @@ class Scanner:
             self._ranks.add_reader(rank)
 
     @property
-    def end(self) -> Place | None:
-        """Return the last line that says something, or None for an empty log."""
+    def ends(self) -> tuple[Place, ...]:
+        """Return the last line with the level of an error of each writer, or its last line that says something."""
         lines = plain_lines(self.tail)
-        last = next((at for at in reversed(range(len(lines))) if lines[at].strip()), None)
-        if last is None:
-            return None
-        number = self.lines - (len(lines) - 1 - last) + (not lines[-1])
-        return self._place(number, lines[last], rank_of(lines[last]))
+        first = self.lines - len(lines) + 1 + (not lines[-1])
+        last: dict[int | None, Place] = {}
+        for number, line in enumerate(lines, first):
+            place = self._place(number, line, rank_of(line))
+            before = last.get(place.rank)
+            if line.strip() and (place.is_error or not before or not before.is_error):
+                last[place.rank] = place
+        return tuple(last.values())
 
     def _line(self, number: int, line: bytes) -> Iterator[Seen | Raised]:
         rank = rank_of(line)
@@ -266,15 +311,42 @@ class Scanner:
             self._ranks.add_reader(int(world[1]) if world[1] else None)
         self._ranks.add_reader(rank)
         place = self._place(number, line, rank)
-        seen = list(self._seen(place, line))
+        yield from self._flushed(number)
+        words = unlabelled(line)
+        begun, raised = self._open.pop(rank, (0, None)) if words.strip() else (0, None)
+        seen = list(self._seen(place, _WARN + words if begun and not raised and _WARN not in line else line))
+        if raised:
+            text = f"{raised.place.text} {_text(words)}"
+            yield replace(
+                raised, place=replace(raised.place, text=text), is_known=raised.is_known or bool(seen)
+            )
         if self._pasted is not None:
             self._known.update((number, known.failure.code) for known in seen)
         yield from seen
-        if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
-            begun = self._tracebacks.pop(rank)
+        if _FRAME.match(words) and rank not in self._tracebacks:
+            self._frames[rank] = number
+        self._frames = {writer: at for writer, at in self._frames.items() if number - at <= _AFTER}
+        if (rank in self._tracebacks or rank in self._frames) and (exception := _EXCEPTION.match(words)):
+            begun = self._tracebacks.pop(rank, self._frames.pop(rank, number))
             above_at, link = self._links.pop(rank, (begun, Link.NONE))
             link = link if 0 <= begun - above_at <= _NEAR else Link.NONE
-            yield Raised(place=replace(place, text=_text(words)), link=link, is_known=bool(seen))
+            raised = Raised(place=replace(place, text=_text(words)), link=link, is_known=bool(seen))
+            if exception["message"] or not words.endswith(b":"):
+                yield raised
+            else:
+                self._open[rank] = number, raised
+        elif words.strip() and not words[:1].isspace() and not _FRAME.match(words):
+            self._frames.pop(rank, None)
+        if words.strip() == _LAST_ERROR:
+            self._open[rank] = number, None
+
+    def _flushed(self, number: int | None) -> Iterator[Raised]:
+        """Give up waiting for words that did not come, and return the exceptions without them."""
+        for rank, (begun, raised) in list(self._open.items()):
+            if number is None or number - begun > _NEAR:
+                del self._open[rank]
+                if raised:
+                    yield raised
 
     def _broken(self, number: int, line: bytes) -> Iterator[Seen]:
         for seen in self._seen(self._place(number, line, rank_of(line)), line):

@@ -249,14 +249,14 @@ def request_project(folder: Path, requests: Requests) -> None:
             for switch in load_switches().rows
             if switch.effect != "architectures" and switch.variable in texts and "{" not in switch.value
         )
-    if not name and pyproject.is_file() and requests.holds(pyproject):
-        name = str(load_toml(pyproject).get("project", {}).get("name", ""))
+    tables = load_toml(pyproject) if pyproject.is_file() and requests.holds(pyproject) else {}
+    name = name or str(tables.get("project", {}).get("name", ""))
     module = module_name(name.partition(".")[0] or folder.resolve().name)
     requests.extension(Extension(name=module, path=folder.as_posix(), env=env), str(folder))
     if code:
         request_imported(code, requests)
     _request_headers(folder, module, requests)
-    for text in build_requirements(pyproject) if pyproject.is_file() and requests.holds(pyproject) else ():
+    for text in required(tables.get("build-system", {})):
         if requirement_name(text) not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
 
@@ -296,9 +296,9 @@ def module_name(text: str) -> str:
     return name if name.isidentifier() else f"_{name}"
 
 
-def build_requirements(path: Path) -> list[str]:
-    """Return what a pyproject.toml needs to be built."""
-    needed = load_toml(path).get("build-system", {}).get("requires", [])
+def required(build: dict[str, object]) -> list[str]:
+    """Return what the table `build-system` of a pyproject.toml requires."""
+    needed = build.get("requires", [])
     return list(map(str, needed)) if isinstance(needed, list) else []
 
 

@@ -18,15 +18,13 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.init.build_tools import BuildTool, tool_of_pyproject, tool_of_setup
+from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
 from envbuilder.init.pip import (
-    build_requirements,
     load_toml,
     module_name,
     read_requirement,
     request_imported,
     request_project,
-    requirement_name,
 )
 from envbuilder.init.requests import Requests, read_text
 from envbuilder.recipe.extension import GIT_URL, Extension
@@ -41,8 +39,7 @@ def read_extensions(top: Path, requests: Requests) -> None:
     codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
     built = _builds(top, codes)
     for folder, tool in built.items():
-        request_project(folder, requests)
-        _request_tool(folder, tool, requests)
+        _request_build(folder, tool, requests)
     loads = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
     inside: dict[Path, list[str]] = {}  # calls in a project that is built as a whole
     for code, call in loads:
@@ -68,13 +65,14 @@ def read_extensions(top: Path, requests: Requests) -> None:
     _check_submodules(top, requests)
 
 
-def _request_tool(folder: Path, tool: BuildTool, requests: Requests) -> None:
-    """Request what a build tool would fetch, and say which tool it is."""
+def _request_build(folder: Path, tool: BuildTool, requests: Requests) -> None:
+    """Request a project that is built as a whole, with what its build tool would fetch, and say which tool it is."""
+    request_project(folder, requests)
     for name in tool.packages:
         requests.add_package(name, str(folder))
     for name in tool.apt:
         requests.debian(name, str(folder))
-    if not tool.is_torchs:
+    if tool is not TORCH:
         added = ", ".join(f"`{name}`" for name in (*tool.packages, *tool.apt))
         message = f"`{folder.resolve().name}` is built by {tool.label}{f': added {added}' if added else ''}"
         requests.note(str(folder), message, hint=tool.hint)
@@ -89,11 +87,9 @@ def has_loads(path: Path) -> bool:
 def _builds(top: Path, codes: list[PythonCode]) -> dict[Path, BuildTool]:
     """Return the folders that build an extension, with the tool. Below the top, only extensions of torch count."""
     tools = {code.path.parent: tool_of_setup(code) for code in codes if code.path.name == "setup.py"}
-    builds = {folder: tool for folder, tool in tools.items() if tool and (folder == top or tool.is_torchs)}
+    builds = {folder: tool for folder, tool in tools.items() if tool and (folder == top or tool is TORCH)}
     for path in project_files(top):
-        tool = tool_of_pyproject(path) if path.name == "pyproject.toml" else None
-        is_ours = path.parent == top or (tool and "torch" in map(requirement_name, build_requirements(path)))
-        if tool and is_ours:
+        if path.name == "pyproject.toml" and (tool := tool_of_pyproject(path, is_top=path.parent == top)):
             builds[path.parent] = tool
     return dict(sorted(builds.items()))
 
@@ -330,8 +326,7 @@ def read_setup(path: Path, requests: Requests) -> None:
     for text in code.texts(needed):
         read_requirement(text, where, requests)
     if tool := tool_of_setup(code):
-        request_project(path.parent, requests)
-        _request_tool(path.parent, tool, requests)
+        _request_build(path.parent, tool, requests)
 
 
 def read_setup_cfg(path: Path, requests: Requests) -> None:

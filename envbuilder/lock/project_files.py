@@ -74,9 +74,7 @@ class Claims:
     paths: set[str] = field(default_factory=set)  # named in full, so they count although git ignores them
     suffixes: set[str] = field(default_factory=set)  # of all paths that are named
     imported: set[str] = field(default_factory=set)  # entries by a capture; of others, only sources count
-    data: set[str] = field(
-        default_factory=set
-    )  # patterns of paths that are installed beside code, whatever their suffix
+    data: set[str] = field(default_factory=set)  # patterns of paths that are installed, whatever their suffix
 
     def reason(self, path: str) -> str:
         """Return why a file counts, "" if it does not."""

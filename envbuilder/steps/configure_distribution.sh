@@ -48,11 +48,11 @@ install_packages() {
   dpkg --configure --force-unsafe-io --abort-after=1 --pending
 }
 
+# Does what the words of find(1) say with each file, without what is mounted.
+files() { find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o "$@"; }
+
 # Prints owner and path of each file that is not root's.
-list_owners() {
-  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
-    ! \( -uid 0 -gid 0 \) -printf '%U:%G %p\n'
-}
+list_owners() { files ! \( -uid 0 -gid 0 \) -printf '%U:%G %p\n'; }
 
 [ -z "$TOOLS" ] || before=$(list_owners)
 if [ "$COUNT" -gt 0 ]; then
@@ -85,10 +85,8 @@ if [ -n "$TOOLS" ]; then
     [ ! -e "$tool" ] || [ "$tool" = "/usr/local/bin/${pair%%=*}" ] || ln -sf "$tool" "/usr/local/bin/${pair%%=*}"
   done
   # Make nothing writable for everybody, and remove pipes, sockets and devices: a layer must not hold them.
-  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
-    \( -type f -o -type d ! -perm -1000 \) -perm -0002 -exec chmod o-w {} +
-  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
-    \( -type p -o -type s -o -type b -o -type c \) -exec rm -f {} +
+  files \( -type f -o -type d ! -perm -1000 \) -perm -0002 -exec chmod o-w {} +
+  files \( -type p -o -type s -o -type b -o -type c \) -exec rm -f {} +
 else
   drop="$drop var/cache/apt var/cache/debconf var/lib/apt var/log etc/apt/sources.list"
   [ -z "$MANUALS" ] || rm -r "/${MANUALS:?}"
@@ -113,11 +111,11 @@ give() {
 }
 # Owners are those of the packages' own lists, also where what a script asked for was done. Other files of an image keep theirs.
 if [ -z "$TOOLS" ]; then
-  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /step -o -path /steps \) -prune -o \
-    ! \( -uid 0 -gid 0 \) -exec chown -h 0:0 {} +
+  files ! \( -uid 0 -gid 0 \) -exec chown -h 0:0 {} +
 else
   # What is the same as before is there three times.
   printf '%s\n' "$before" "$before" "$(list_owners)" | LC_ALL=C sort | uniq -u | while read -r _ path; do
+    [ -n "$path" ] || continue
     owner=0:0
     while read -r old known; do [ "$known" != "$path" ] || owner=$old; done <<BEFORE
 $before

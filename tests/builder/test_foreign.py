@@ -2,19 +2,23 @@
 
 import dataclasses
 import os
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from envbuilder.builder.buildkit.uv_program import fetch_uv, uv_program
 from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, native_python, tools_tree
 from envbuilder.builder.sandbox.root import SandboxRoot, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, minimal_python
 from envbuilder.core.cache import Sha256, sha256_file
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import FetchError, ToolError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.model import Artifact, Tools
 from envbuilder.sources.fetch import Fetcher
+from envbuilder.sources.names import Sources
 from tests.support.debs import write_package
 from tests.support.locks import make_artifact
 from tests.support.plans import make_job
@@ -127,3 +131,24 @@ def test_a_machine_for_arm_does_not_build_for_x86_64(tmp_path: Path, monkeypatch
     job = make_job(tmp_path)
     with pytest.raises(ToolError, match=f"`{job.plan.name}` is for x86-64, and this machine is 64-bit Arm"):
         SandboxRunner(job=job).need_tools(Fetcher(job.store, lambda: (), offline=True))
+
+
+@pytest.mark.parametrize("platform", ["manylinux2014_aarch64", "manylinux2014_x86_64"])
+def test_uv_for_another_processor_is_that_of_the_indexs_wheel(tmp_path: Path, platform: str):
+    job, version = make_arm_job(tmp_path), metadata.version("uv")
+    page = tmp_path / "simple/uv"
+    page.mkdir(parents=True)
+    wheel = page / f"uv-{version}-py3-none-manylinux_2_17_aarch64.{platform}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"uv-{version}.data/scripts/uv", "for Arm")
+    (page / "index.html").write_text(f'<a href="{wheel.name}#sha256={sha256_file(wheel)}">{wheel.name}</a>')
+    index = Sources(debian=(), indexes=(f"{(tmp_path / 'simple').as_uri()}/",))
+    fetcher = Fetcher(job.store, lambda: index)
+    if platform.endswith("x86_64"):
+        with pytest.raises(FetchError, match=f"has a wheel of uv {version} for `manylinux2014_aarch64`"):
+            fetch_uv(job, fetcher)
+        return
+    fetch_uv(job, fetcher)
+    assert (uv_program(job).read_text(), uv_program(job).stat().st_mode & 0o777) == ("for Arm", 0o755)
+    wheel.unlink()
+    fetch_uv(job, fetcher)  # it is there

@@ -129,6 +129,49 @@ def test_lines_are_counted_whether_the_last_one_ends_or_not(text: str, told: str
     assert as_text(read(text)).splitlines()[0] == f"no known failure ({told})"
 
 
+def test_without_a_known_failure_each_rank_has_a_last_line_and_errors_stand_first(tmp_path: Path):
+    text = as_text(
+        folder(
+            tmp_path,
+            a="[rank0]: step 9\n[rank1]: ERROR the pump stopped\n[rank1]: step 9\n[rank0]: step 10\n",
+            b="[rank2]:[E1201 08:10:01.5 pump.cpp:7] no water\n\n",
+        )
+    )
+    assert [line.strip() for line in text.splitlines() if str(tmp_path) in line] == [
+        f"{tmp_path}/a.log:2: [rank1]: ERROR the pump stopped",
+        f"{tmp_path}/b.log:1: [rank2]:[E1201 08:10:01.5 pump.cpp:7] no water",
+        f"{tmp_path}/a.log:4: [rank0]: step 10",
+    ]
+
+
+def test_an_exception_whose_message_begins_on_the_next_line_is_quoted_with_it():
+    text = (
+        "[rank2]: Traceback (most recent call last):\n[rank0]: step 9\n[rank2]:   File x\n"
+        "[rank2]: acme.PlanError:\n[rank0]: step 10\n[rank2]:\n[rank2]:   the plan has no steps\n"
+    )
+    (incident,) = read(text).incidents
+    assert incident.details == ["acme.PlanError: the plan has no steps"]
+    (cut,) = read(text[: text.index("[rank0]: step 10")]).incidents
+    assert cut.details == ["acme.PlanError:"]
+
+
+NO_HEAD = "  File \"/home/ann/model.py\", line 8, in forward\n    return self.table[key]\n{between}KeyError: 'img_88'\n"
+
+
+def test_a_traceback_without_its_head_ends_with_an_exception_that_follows_closely():
+    assert codes(read(NO_HEAD.format(between=""))) == ["EB997"]
+    assert codes(read(NO_HEAD.format(between="step\n" * 20))) == []
+
+
+def test_two_messages_of_watchdogs_on_one_line_are_read_as_two():
+    lines = watchdog(0, 70).strip(), watchdog(1, 71).strip()
+    for glue in ("", " "):
+        for before in ("", " 13/620 [01:07<50:20] "):
+            diagnosis = read(before + glue.join(lines) + "\n")
+            assert codes(diagnosis) == ["EB974"]
+            assert diagnosis.ranks == (0, 1)
+
+
 NO_GPU = "RuntimeError: No CUDA GPUs are available\n"
 
 

@@ -83,11 +83,6 @@ HANGS = {
 HEALTHY = ("computing", "compiling", "checkpoint", "steps")
 
 
-def chosen(modes: tuple[str, ...]) -> list[object]:
-    """The first for every change, the others in a release."""
-    return [modes[0], *(pytest.param(mode, marks=pytest.mark.release) for mode in modes[1:])]
-
-
 @pytest.fixture
 def work() -> Iterator[Path]:
     with open_folder() as outer:
@@ -134,7 +129,9 @@ def watched(work: Path, cpu: Built, *words: object) -> Iterator[Path]:
         assert job.wait(60) == 130
 
 
-@pytest.mark.parametrize("mode", chosen(tuple(HANGS)))
+@pytest.mark.parametrize(
+    "mode", ["fewer", *(pytest.param(mode, marks=pytest.mark.release) for mode in HANGS if mode != "fewer")]
+)
 def test_a_job_that_hangs_says_who_waits_for_whom(cpu, work, mode):
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(blocking_file(work)) if mode == "files" else ""
@@ -143,7 +140,8 @@ def test_a_job_that_hangs_says_who_waits_for_whom(cpu, work, mode):
         assert re.search(rf"^hang: {HANGS[mode]}", output.read_text(), re.MULTILINE), output.read_text()
 
 
-@pytest.mark.parametrize("mode", chosen(HEALTHY))
+@pytest.mark.release  # tests/run/test_watch.py has the same for looks that a test makes up
+@pytest.mark.parametrize("mode", HEALTHY)
 def test_a_rank_that_is_busy_for_long_is_no_hang(cpu, work, mode):
     """`watch` looks at the job as often as a hang above takes to be named."""
     with watched(work, cpu, mode) as output:

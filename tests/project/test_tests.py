@@ -82,14 +82,19 @@ def test_a_tier_names_each_group_once(name: str, groups: int):
 
 
 @pytest.mark.programs
-def test_a_failed_group_and_each_exceeded_budget_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_group_and_each_exceeded_budget_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(tiers, "RESULTS", tmp_path)
+    (tmp_path / "b.log").write_text(
+        "passing\nE   assert 1 == 2\nFAILED tests/test_b.py::test_b\n1 failed in 2 s\n"
+    )
     tier = tiers.make_tier("middle")
     fine, bad = (Ended(name=name, code=code, seconds=9.0, cpu=9.0) for name, code in (("a", 0), ("b", 1)))
     most, disk = 60 * tier.minutes * tiers.TOLERANCE, Disk(gigabytes=tier.gigabytes)
     assert tiers.judge(tier, [fine], most, disk, fetched=False) == []
     assert tiers.judge(tier, [fine], most + 1, disk, fetched=True) == []
     failed, slow = tiers.judge(tier, [fine, bad], most + 1, disk, fetched=False)
-    assert failed.startswith("b: FAILED with exit code 1; its log is ")
+    assert failed.startswith("b: FAILED with exit code 1; its log, ")
+    assert failed.endswith(":\n  E   assert 1 == 2\n  FAILED tests/test_b.py::test_b")
     assert slow.startswith("`middle` took 12.0 minutes, and its budget is 6")
     monkeypatch.setattr(tiers, "CI", True)
     full = Disk(gigabytes=tier.gigabytes + 4, minute=2.5, groups=("a", "b"))

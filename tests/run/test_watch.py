@@ -20,8 +20,8 @@ from envbuilder import runtime
 from envbuilder.core.errors import LaunchError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.launch.script import PARTS
-from envbuilder.run.watch import look, places
-from envbuilder.run.watch.places import Watched, find_job, look_at, wait_for_hang
+from envbuilder.run.watch import job_nodes, look
+from envbuilder.run.watch.job_nodes import Watched, find_job, look_at, wait_for_hang
 from envbuilder.run.watch.verdict import NodeLook, Verdict, judge
 
 runs_programs = pytest.mark.programs
@@ -97,7 +97,7 @@ def ranks(folder: Path, *functions: str, **variables: str) -> Iterator[list["sub
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_SECONDS", 0.5)
+    monkeypatch.setattr(job_nodes, "_SECONDS", 0.5)
 
 
 def watch(*processes: "subprocess.Popen[bytes]", **options: bool) -> Verdict:

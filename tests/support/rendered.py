@@ -70,27 +70,9 @@ def not_below(folders: Collection[str], entries: tuple[Entry, ...]) -> tuple[Ent
 
 def need_equal(mine: tuple[Entry, ...], theirs: tuple[Entry, ...], *, ignore: Collection[str] = ()) -> None:
     """Every path alike but for the documented list, and each path of that list is one that there is."""
-    labels = ("build", "render")
-    print(
-        [
-            str(f)
-            for f in compare(
-                without_folder_times(not_below(ignore, mine)),
-                without_folder_times(not_below(ignore, theirs)),
-                labels,
-                without=DIFFERS,
-            )
-        ]
-    )
-    assert (
-        compare(
-            without_folder_times(not_below(ignore, mine)),
-            without_folder_times(not_below(ignore, theirs)),
-            labels,
-            without=DIFFERS,
-        )
-        == ()
-    )
+    left, right = (without_folder_times(not_below(ignore, entries)) for entries in (mine, theirs))
+    differences = compare(left, right, ("build", "render"), without=DIFFERS)
+    assert differences == (), "\n".join(map(str, differences))
     assert DIFFERS.keys() <= {entry.path for entry in mine}
 
 

@@ -325,6 +325,13 @@ def run_in_lanes(run: Run, groups: Iterable[Group], lanes: int, *, to_the_end: b
     return ended
 
 
+def _end_of_log(name: str) -> str:
+    """Return what failed by name and the last error, or the last lines: other groups print after a group that fails."""
+    lines = (RESULTS / f"{name}.log").read_text(errors="replace").splitlines()
+    errors = [line for line in lines if line.startswith(("E  ", "FAILED ", "ERROR "))]
+    return "\n".join(f"  {line[:300]}" for line in (errors or lines)[-15:])
+
+
 def judge(tier: Tier, ended: Iterable[Ended], seconds: float, disk: Disk, *, fetched: bool) -> list[str]:
     """Return the failures of a run: groups that failed, and time or disk beyond the budget and its tolerance.
 
@@ -332,7 +339,8 @@ def judge(tier: Tier, ended: Iterable[Ended], seconds: float, disk: Disk, *, fet
     """
     failed = [group for group in ended if group.code]
     wrong = [
-        f"{group.name}: {_outcome(group.code)}; its log is {RESULTS / group.name}.log" for group in failed
+        f"{group.name}: {_outcome(group.code)}; its log, {RESULTS / group.name}.log, says:\n{_end_of_log(group.name)}"
+        for group in failed
     ]
     budget = tier.minutes_fetching if fetched else tier.minutes
     if seconds > 60 * budget * TOLERANCE:

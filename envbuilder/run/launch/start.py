@@ -111,7 +111,10 @@ def save_script(path: Path, script: GeneratedScript) -> Path:
 
 def _packed_diagnose() -> bytes:
     """Return `diagnose` as one file, which a Python from 3.9 runs by itself: a node may have no more, and an image is as old as it is."""
-    main = "import sys\nsys.version_info < (3, 9) and sys.exit(9)\nimport runpy\nrunpy.run_module('envbuilder.diagnose', run_name='__main__')\n"
+    main = (
+        "import sys\nsys.version_info < (3, 9) and sys.exit(9)\n"
+        "import runpy\nrunpy.run_module('envbuilder.diagnose', run_name='__main__')\n"
+    )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, text in (

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from envbuilder_smoke.ranks import ROUNDS, bus_speed, take_gpu
+
 MOST_IMPORT = 300  # seconds until an attempt has imported torch, on a slow file system
-ROUNDS = 5
 CLEARLY = 1.2  # times as fast: less is no reason to set anything
 # Interfaces that join no nodes, by how their names begin.
 LOCAL = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali")
@@ -64,11 +65,7 @@ def attempts(names: list[str], has_gpus: bool) -> list[tuple[str, str, dict[str,
 def attempt(backend: str, seconds: int) -> int:
     """Measure one all-reduce as one rank, and print the seconds that it took. Ends by SIGALRM where it hangs."""
     signal.alarm(seconds)
-    device = torch.device("cpu")
-    if backend == "nccl":
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        device = torch.device("cuda", local if local < torch.cuda.device_count() else 0)
-        torch.cuda.set_device(device)
+    device = torch.device("cuda", take_gpu()) if backend == "nccl" else torch.device("cpu")
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=2 * seconds))  # the alarm comes first
     values = torch.ones((64 if backend == "nccl" else 8) << 18, device=device)  # MiB of four bytes
     took = []
@@ -156,7 +153,7 @@ def table(rows: list[tuple[str, dict[str, str], list[dict[str, Any]]]]) -> str:
             lines.append(f"{words.ljust(width)}  fails: {results[failed[0]]['why']} ({named})")
             continue
         took, size = max(result["seconds"] for result in results), results[0]["bytes"]
-        bus = size / took * 2 * (len(results) - 1) / len(results) / 1e9
+        bus = bus_speed(size, took, len(results))
         lines.append(
             f"{words.ljust(width)}  {size >> 20} MiB in {took * 1e3:.1f} ms, {bus:.2f} GB/s on the bus"
         )

@@ -40,6 +40,19 @@ def _device(backend: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
 
 
+def take_gpu() -> int:
+    """Use this local rank's GPU, or the first where each rank sees one alone; returns its number."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    index = local if local < torch.cuda.device_count() else 0
+    torch.cuda.set_device(index)
+    return index
+
+
+def bus_speed(size: int, seconds: float, ranks: int) -> float:
+    """Return the GB/s on the bus of an all-reduce of that many bytes, as nccl-tests counts them."""
+    return size / seconds * 2 * (ranks - 1) / ranks / 1e9
+
+
 # ---- the smoke run
 
 
@@ -111,7 +124,7 @@ class Smoke:
             dist.all_reduce(values)
         self._wait()
         seconds = (time.perf_counter() - began) / ROUNDS
-        bus = size / seconds * 2 * (self.world - 1) / self.world / 1e9
+        bus = bus_speed(size, seconds, self.world)
         text = f"all-reduce of {size >> 20} MiB in {seconds * 1e3:.1f} ms, {bus:.2f} GB/s on the bus"
         self.note("bandwidth", good=True, text=text)
 
@@ -135,12 +148,7 @@ class Smoke:
 
 def smoke(wanted: int, seconds: int) -> int:
     """Run every check as one rank of a job. Returns the exit code, which is the same on all ranks."""
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    gpu = ""
-    if torch.cuda.is_available():
-        index = local if local < torch.cuda.device_count() else 0
-        torch.cuda.set_device(index)
-        gpu = gpu_identity(index)
+    gpu = gpu_identity(take_gpu()) if torch.cuda.is_available() else ""
     backend = "nccl" if gpu else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
     try:
@@ -149,7 +157,7 @@ def smoke(wanted: int, seconds: int) -> int:
         seat = {
             "rank": checks.rank,
             "node": socket.gethostname(),
-            "local": local,
+            "local": int(os.environ.get("LOCAL_RANK", "0")),
             "gpu": gpu,
             "device": device,
         }
