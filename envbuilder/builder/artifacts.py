@@ -20,7 +20,7 @@ from envbuilder.builder.job import BuildJob, KeptStep, StepRunner, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
-from envbuilder.plan.model import LOCK_LABEL, RECIPE_LABEL, Plan, WheelStep
+from envbuilder.plan.model import LOCK_LABEL, RECIPE_LABEL, Plan
 from envbuilder.run.devcontainer import image_labels
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -
         steps = zip(job.plan.steps, pending, strict=True)
         first = [layer for step, layer in steps if isinstance(step, KeptStep)]
         layers = wait_for_layers(pending, first, part_done=lambda layers: loader.load_first(job, layers))
-    check_disjoint(layers, replaced=[step.name for step in job.plan.steps if isinstance(step, WheelStep)])
+    check_disjoint(layers, among=[step.name for step in job.plan.environment])
     with job.console.step("write the OCI layout"):
         layout = write_image(job.plan, layers, outputs.image, name=outputs.image_name)
     loader.load_image(layout)

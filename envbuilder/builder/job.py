@@ -8,7 +8,7 @@ import functools
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from importlib import metadata
@@ -103,7 +103,12 @@ def lower_steps(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
     reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
     if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
         names.remove(OsStep.name)
-    return tuple(lower for lower in plan.named(names) if isinstance(lower, KeptStep))
+    return kept_steps(plan.named(names))
+
+
+def kept_steps(steps: Iterable[Step]) -> tuple[KeptStep, ...]:
+    """Return those of the steps whose trees the store keeps."""
+    return tuple(step for step in steps if isinstance(step, KeptStep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,14 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.extensions.built_wheels import wheel_key
 from envbuilder.builder.extensions.compiled import find_extensions, label
-from envbuilder.builder.job import BuildJob, KeptStep, SharedStores, layer_keys, lower_steps
+from envbuilder.builder.job import BuildJob, KeptStep, SharedStores, kept_steps, layer_keys, lower_steps
 from envbuilder.builder.sandbox.foreign import tools_tree
 from envbuilder.core.cache import Sha256, Store, cache_limit, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.errors import SpaceError, full_error, lacks_inodes
 from envbuilder.layers.layer import load_layer
-from envbuilder.lock.model import Artifact
-from envbuilder.plan.extension import project_key
+from envbuilder.lock.model import Artifact, LockedExtension
+from envbuilder.plan.extension import extension_program, project_key
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import CudaStep, ExtensionsStep, Plan, ProgramStep, PythonStep, Step, inputs
 from envbuilder.recipe.load import need_recipes
@@ -140,8 +140,8 @@ def unpacked_steps(job: BuildJob, made: Collection[Step]) -> set[Step]:
     if job.cross_tools:  # the recipe's tests run in all layers
         return set(plan.steps)
     steps: set[Step] = {step for step in made if isinstance(step, KeptStep)}
-    if _uncompiled(job, made):
-        steps |= {step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added}
+    for extension in _uncompiled(job, made):
+        steps |= set(kept_steps(plan.named(extension_program(plan.ground, extension).root)))
     for step in made:
         steps |= set(lower_steps(step, plan)) if isinstance(step, ProgramStep) else set()
         if isinstance(step, PythonStep) and step.sdists:
@@ -149,9 +149,9 @@ def unpacked_steps(job: BuildJob, made: Collection[Step]) -> set[Step]:
     return steps
 
 
-def _uncompiled(job: BuildJob, made: Collection[Step]) -> list[str]:
+def _uncompiled(job: BuildJob, made: Collection[Step]) -> list[LockedExtension]:
     is_made = any(isinstance(step, ExtensionsStep) for step in made)
-    return [one.name for one in find_extensions(job.plan, job.store) if is_made and one.compiled is None]
+    return [one.extension for one in find_extensions(job.plan, job.store) if is_made and one.compiled is None]
 
 
 def _links(store: Store, folder: Path) -> bool:

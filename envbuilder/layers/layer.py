@@ -210,11 +210,11 @@ def extract(layer: Layer, destination: Path) -> None:
         unpack(read_manifest(layer), reader, destination)
 
 
-def check_disjoint(layers: Sequence[Layer], *, replaced: Collection[str] = ()) -> None:
+def check_disjoint(layers: Sequence[Layer], *, among: Collection[str] = ()) -> None:
     """Raise BuildError with paths that are in two layers, or whose folder is in no layer up to theirs.
 
     Layers may share a folder that is the same in each. So a layer need not know what others have.
-    Files of the layers `replaced` may be replaced by upper layers.
+    Of the layers `among`, an upper one may replace files of a lower one.
     """
     owners: dict[str, tuple[str, Entry]] = {}
     mistakes: list[str] = []
@@ -223,7 +223,7 @@ def check_disjoint(layers: Sequence[Layer], *, replaced: Collection[str] = ()) -
             if entry.path in owners:
                 owner, lower = owners[entry.path]
                 path, both = f"`{entry.path or '/'}`", f"the {owner} and the {layer.name} layer"
-                if Kind.DIRECTORY not in (entry.kind, lower.kind) and owner in replaced:
+                if Kind.DIRECTORY not in (entry.kind, lower.kind) and {owner, layer.name} <= {*among}:
                     owners[entry.path] = (layer.name, entry)
                 elif entry.kind is not Kind.DIRECTORY:
                     mistakes.append(f"{path} is in {both}")

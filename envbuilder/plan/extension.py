@@ -15,7 +15,7 @@ from envbuilder import steps
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.models import Shape
 from envbuilder.lock.model import Artifact, LockedExtension
-from envbuilder.plan.program import Program, spec_text
+from envbuilder.plan.program import PACKAGES, Program, spec_text
 from envbuilder.recipe.extension import Form
 
 # The program, what it starts and what it imports.
@@ -129,6 +129,20 @@ class Key:
         return sha256_text(f"{self.digest} {self.beside}") if self.beside else self.digest
 
 
+def is_of_torch(name: str) -> bool:
+    """Return whether a package is torch, or one that some release of torch needs to run or to build with."""
+    return bool(_OF_TORCH.fullmatch(name))
+
+
+def _reads_packages(extension: LockedExtension) -> bool:
+    """Return whether packages that torch does not need are there. Code of a recipe's own `sources` compiles without them."""
+    return extension.form is not Form.LOAD or _names_prefix(extension)
+
+
+def _names_prefix(extension: LockedExtension) -> bool:
+    return PREFIX in "\n".join(extension_lines(extension))
+
+
 def _base(surroundings: tuple[tuple[str, str], ...]) -> Sha256:
     return sha256_text(json.dumps(surroundings))
 
@@ -163,7 +177,7 @@ class Ground:
 
         With `reads_all`, all packages are in it, because a project's own programs may read any of them.
         """
-        reads_all = reads_all or PREFIX in "\n".join(extension_lines(extension))
+        reads_all = reads_all or _names_prefix(extension)
         torch = [f"{wheel.version} {wheel.sha256}" for wheel in self.wheels if wheel.name == "torch"]
         wheels = [wheel for wheel in self.wheels if _WHEELS.fullmatch(wheel.name)]
         debs = [deb for deb in self.debs if reads_all or _COMPILER.fullmatch(deb.name)]
@@ -189,7 +203,7 @@ def _digest(artifacts: Iterable[Artifact]) -> Sha256:
 
 def call_key(ground: Ground, extension: LockedExtension, call: LoadCall, calls: Calls) -> Key:
     """Return the key of one call of an extension."""
-    wheels = [wheel for wheel in ground.builds if not _OF_TORCH.fullmatch(wheel.name)]
+    wheels = [wheel for wheel in ground.builds if _reads_packages(extension) and not is_of_torch(wheel.name)]
     debs = [deb for deb in ground.debs if not _OF_SUITES.fullmatch(deb.source)]
     return Key(
         surroundings=ground.surroundings(extension),
@@ -266,8 +280,9 @@ def call_program(ground: Ground, extension: LockedExtension, call: LoadCall, cal
 
 def _program(ground: Ground, extension: LockedExtension, values: Mapping[str, object], why: str) -> Program:
     common = {"name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env}
+    more = (PACKAGES,) if _reads_packages(extension) else ()
     return Program(
-        name="", files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", "cuda"),
+        name="", files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", *more, "cuda"),
         spec=spec_text({**common, **values}), why=why,
     )  # fmt: skip
 

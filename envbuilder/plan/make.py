@@ -3,7 +3,7 @@
 import functools
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from envbuilder.core.processor import X86_64, processor_of
 from envbuilder.lock.file import known_base, load_fresh, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedBuild, needs_toolkit
 from envbuilder.plan import shell
+from envbuilder.plan.extension import is_of_torch
 from envbuilder.plan.model import (
     DRIVER_PARTS,
     ENV_PREFIX,
@@ -49,6 +50,7 @@ from envbuilder.plan.model import (
     Step,
     WheelStep,
 )
+from envbuilder.plan.program import PACKAGES
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import AUTO, Recipe
 
@@ -164,30 +166,28 @@ def make(
     standalone = InterpreterStep(python=recipe.python, archive=lock.interpreter) if lock.interpreter else None
     program = standalone.program if standalone else _image_python(recipe, lock)
 
-    def packages(kind: type[PythonStep], artifacts: tuple[Artifact, ...]) -> PythonStep:
+    def packages(kind: Callable[..., PythonStep], artifacts: tuple[Artifact, ...]) -> PythonStep:
         names = {package.name for package in artifacts}
         builds: tuple[LockedBuild, ...] = tuple(build for build in lock.builds if build.name in names)
         return kind(python=recipe.python, artifacts=artifacts, interpreter=program, builds=builds)
 
-    wheels = sorted(
-        (package for package in lock.wheels if package.kind == "wheel"), key=lambda wheel: -wheel.size
+    groups = _grouped(lock.wheels)
+    linked = tuple(name for name, group in groups.items() if any(map(is_linked, group)))
+    family, others = (
+        tuple(
+            packages(functools.partial(WheelStep, name=name, is_torchs=is_torchs), group)
+            for name, group in groups.items()
+            if name != PythonStep.name and is_of_torch(group[0].name) is is_torchs
+        )
+        for is_torchs in (True, False)
     )
-    heavy = [wheel for wheel in wheels if wheel.size >= HEAVY][:MOST_HEAVY]
-    groups: list[tuple[Artifact, ...]] = [(wheel,) for wheel in lock.wheels if wheel in heavy]
-    small = tuple(wheel for wheel in wheels if wheel.name.startswith("nvidia-") and wheel not in heavy)
-    groups += [small] if len(small) > 1 else []
-    groups.sort(key=lambda group: not is_linked(group[0]))  # the toolkit stands on the first ones alone
-    apart = [packages(WheelStep, group) for group in groups]
-    below = [wheel for group in groups for wheel in group]
-    linked = tuple(step.name for step in apart if is_linked(step.artifacts[0]))
-    if any(is_linked(package) for package in lock.wheels if package not in below):
-        linked = (PythonStep.name,)
     steps: tuple[Step, ...] = (
         _os_step(recipe, lock),
         *((standalone,) if standalone else ()),
-        *apart,
-        packages(PythonStep, tuple(package for package in lock.wheels if package not in below)),
+        *family,
+        packages(PythonStep, groups[PythonStep.name]),
         *((CudaStep(toolkit=toolkit, artifacts=lock.toolkit, reads=linked),) if toolkit else ()),
+        *others,
         *((ExtensionsStep(architectures=architectures, extensions=lock.extensions),) if lock.extensions else ()),
         StartStep(python=recipe.python, files=tuple(sorted(start))),
         *((packages(AddedStep, lock.added),) if lock.added else ()),
@@ -211,6 +211,26 @@ def make(
         ),
     )
     return replace(before, steps=(*steps, described))
+
+
+def _grouped(packages: Sequence[Artifact]) -> dict[str, tuple[Artifact, ...]]:
+    """Return layer → packages: heavy wheels, NVIDIA's small ones, those of torch with the environment, and all others.
+
+    Without torch, all small ones are with the environment.
+    """
+    wheels = sorted((one for one in packages if one.kind == "wheel"), key=lambda wheel: -wheel.size)
+    heavy = [wheel for wheel in wheels if wheel.size >= HEAVY][:MOST_HEAVY]
+    has_torch = any(package.name == "torch" for package in packages)
+    groups: dict[str, list[Artifact]] = {PythonStep.name: []}
+    for package in packages:
+        if package in heavy:
+            name = f"package-{package.name.lower()}"
+        elif package.name.startswith("nvidia-") and package.kind == "wheel":
+            name = "packages-nvidia"
+        else:
+            name = PythonStep.name if is_of_torch(package.name) or not has_torch else PACKAGES
+        groups.setdefault(name, []).append(package)
+    return {name: tuple(group) for name, group in groups.items()}
 
 
 def is_linked(package: Artifact) -> bool:

@@ -20,7 +20,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, LockedBase, LockedBuild, LockedExtension, Tools, blobs
 from envbuilder.plan.extension import PREFIX, Ground, extension_lines, join_program
-from envbuilder.plan.program import BASE, OUTSIDE, PROGRAMS, Program, spec_text
+from envbuilder.plan.program import BASE, OUTSIDE, PACKAGES, PROGRAMS, Program, spec_text
 
 ENV_PREFIX: Final = PREFIX
 STANDALONE_PREFIX: Final = "/opt/python"
@@ -190,14 +190,13 @@ class PythonStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelStep(PythonStep):
-    """A heavy wheel, or NVIDIA's small ones, in the folders of the Python environment. Its layer depends on them and Python's minor version.
+    """A heavy wheel, NVIDIA's small ones, or the packages that torch does not need, in the folders of the Python environment.
 
-    Of two wheels with one path, the one of the upper layer has it.
+    The layer depends on them and Python's minor version. Of two wheels with one path, the one of the upper layer has it.
     """
 
-    @property
-    def name(self) -> str:  # type: ignore[override]  # there are several
-        return f"package-{self.artifacts[0].name.lower()}" if len(self.artifacts) == 1 else "packages-nvidia"
+    name: str  # type: ignore[misc]  # there are several
+    is_torchs: bool  # torch, or what it needs
 
     def lines(self) -> tuple[str, ...]:
         return (f"step {self.name} {self.python}",)
@@ -385,11 +384,13 @@ class Plan:
         )
 
     def named(self, names: Collection[str]) -> tuple[Step, ...]:
-        """Return the steps with these names. The heavy wheels belong to the Python step."""
-        is_wanted = PythonStep.name in names
-        return tuple(
-            step for step in self.steps if step.name in names or (is_wanted and isinstance(step, WheelStep))
-        )
+        """Return the steps with these names. Each layer of wheels belongs to the Python step, or to `PACKAGES`."""
+
+        def is_named(step: Step) -> bool:
+            belongs_to = isinstance(step, WheelStep) and (PythonStep.name if step.is_torchs else PACKAGES)
+            return step.name in names or belongs_to in names
+
+        return tuple(filter(is_named, self.steps))
 
     def part_key(self, part: Program, tools: str) -> Sha256:
         """Return the key of what a part of a step's program makes. No step decides it but those that it runs on."""
@@ -430,7 +431,7 @@ class Plan:
         return Ground(
             platform=self.platform, epoch=self.epoch, gpus=next((step.architectures for step in steps), ()),
             python=python.python, program=python.program, standalone=self.interpreter.artifacts if self.interpreter else (),
-            wheels=self.wheels, builds=(*self.heavy_wheels, *python.inputs), debs=self.os.artifacts,
+            wheels=self.wheels, builds=tuple(file for step in self.environment for file in step.inputs), debs=self.os.artifacts,
             compiler=f"{self.os.gcc} on {self.os.image}" if self.os.image else self.os.gcc,
             toolkit=f"{cuda.toolkit.cuda} {sha256_text(repr(cuda.toolkit))}" if cuda else "none",
             parts=cuda.artifacts if cuda else (), tools=self.tools.artifacts if self.tools else None,
@@ -451,14 +452,16 @@ class Plan:
         )
 
     @property
-    def heavy_wheels(self) -> tuple[Artifact, ...]:
-        """Return the wheels that are layers of their own."""
-        return tuple(wheel for step in self.steps if isinstance(step, WheelStep) for wheel in step.artifacts)
+    def environment(self) -> tuple[PythonStep, ...]:
+        """Return the steps of the Python environment, without added packages."""
+        return tuple(
+            step for step in self.steps if isinstance(step, PythonStep) and not isinstance(step, AddedStep)
+        )
 
     @property
     def wheels(self) -> tuple[Artifact, ...]:
         """Return all packages of the Python environment, without added ones."""
-        return (*self.heavy_wheels, *self.python.artifacts)
+        return tuple(package for step in self.environment for package in step.artifacts)
 
     @property
     def added(self) -> AddedStep | None:

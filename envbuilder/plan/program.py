@@ -20,6 +20,7 @@ OUT: Final = "/out"
 # Instead of a path in a root.
 OUTSIDE: Final = "python3"  # an interpreter: the program runs on the machine that builds, by any from 3.8
 BASE: Final = "base"  # a root: the recipe's image
+PACKAGES: Final = "packages"  # in a root: the packages that torch does not need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from envbuilder.runners.sandbox import Mount, take_over
 from envbuilder.steps import distribution
 from tests.support.package_sources import write_wheel
 from tests.support.plans import LOCK, RECIPE, make_plan
-from tests.support.sdists import HOST, locked, sdist_job
+from tests.support.sdists import HOST, locked, sdist_job, sdist_step
 from tests.support.stranger import STRANGER, as_user, reachable_folder
 
 pytestmark = pytest.mark.programs
@@ -80,7 +80,7 @@ def test_a_link_in_place_of_a_folder_of_a_tree_shows_nothing_of_the_machine(
     shutil.rmtree(place)
     place.symlink_to(tmp_path / "home")
     with pytest.raises(BuildError, match=f"`/{name}` of the environment is a link"):
-        sandboxed(SandboxRoot(**trees), ("true",), why="look")
+        sandboxed(SandboxRoot(os=trees["os"], environment=(trees["python"],)), ("true",), why="look")
 
 
 def test_a_packages_script_reaches_nothing_beyond_its_root_folder(tmp_path: Path):
@@ -158,7 +158,7 @@ def test_a_setup_py_reaches_nothing_beyond_its_sandbox(tmp_path: Path):
     runner = ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": SECRET})
     job = replace(sdist_job(tmp_path, project), runner=runner)
     with pytest.raises(CompileError) as failed:
-        built_wheels(job.plan.python, job, lambda: HOST)
+        built_wheels(sdist_step(job.plan), job, lambda _: HOST)
     assert "reached {}" in failed.value.message, failed.value.message
 
 

@@ -40,7 +40,7 @@ from envbuilder.layers.layer import load_layer, read_manifest
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.extension import LoadCall, recipe_calls
 from envbuilder.plan.extension import call_key as extension_key
-from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, WheelStep
 from envbuilder.recipe.load import load
 from tests.support.damage import flip
 from tests.support.elves import gpu_library
@@ -52,7 +52,7 @@ from tests.support.step_programs import load_program
 from tests.support.stores import Listening, open_shared, write_keys
 
 ROOT = SandboxRoot(
-    os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4"
+    os=Path("/store/os"), environment=(Path("/store/python"),), cuda=Path("/store/cuda"), cuda_version="12.4"
 )
 FACTS = {"torch": "2.6.0+cu124", "cuda": "12.4", "cxx11_abi": False, "python": "cpython-311"}
 
@@ -226,7 +226,7 @@ def make_job(store: Store, plan: Plan, runner: FakeRunner) -> BuildJob:
 
 
 def make_builder(store: Store, plan: Plan, runner: FakeRunner) -> ExtensionBuilder:
-    return ExtensionBuilder(make_job(store, plan, runner), lambda: ROOT)
+    return ExtensionBuilder(make_job(store, plan, runner), lambda _: ROOT)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -341,7 +341,7 @@ def test_another_recipe_finds_no_object_that_this_ones_code_left(stocked, tmp_pa
     runner = Sandbox()
     for extension, recipe in ((EXTENSION, "/one/x.yaml"), (edited, "/other/x.yaml")):
         job = dataclasses.replace(make_job(stocked, make_plan(extension), runner), origin=recipe)
-        ExtensionBuilder(job, lambda: ROOT).build()
+        ExtensionBuilder(job, lambda _: ROOT).build()
     spaces = {mounts_of(command)["/space"] for command in runner.commands}
     assert len(spaces) == 2
 
@@ -363,12 +363,12 @@ def test_the_root_is_not_unpacked_when_the_store_has_everything(stocked):
     plan = make_plan()
     make_builder(stocked, plan, Sandbox()).build()
     job = make_job(stocked, plan, Sandbox())
-    assert len(ExtensionBuilder(job, lambda: pytest.fail("unpacked for nothing")).build()) == 1
+    assert len(ExtensionBuilder(job, lambda _: pytest.fail("unpacked for nothing")).build()) == 1
 
 
 def test_a_build_notes_when_it_used_an_entry(stocked):
     job = make_job(stocked, make_plan(), Sandbox())
-    (made,) = ExtensionBuilder(job, lambda: ROOT).build()
+    (made,) = ExtensionBuilder(job, lambda _: ROOT).build()
     os.utime(made.folder, (0, 0))
     mark_used(job)
     assert made.folder.stat().st_mtime > time.time() - 3600
@@ -387,7 +387,7 @@ def test_a_second_machine_takes_extensions_from_the_store_and_compiles_none(stoc
             job = make_job(cache, plan, runner)
             shared = open_shared(f"{real.host}/team/extensions", key, cache, job.console)
             job = dataclasses.replace(job, shared=SharedStores(extensions=shared))
-            built = ExtensionBuilder(job, lambda: ROOT).build()
+            built = ExtensionBuilder(job, lambda _: ROOT).build()
             share(job)
             tree = tmp_path / f"tree{number}"
             install(built, plan.steps[3], plan, tree)
@@ -482,9 +482,11 @@ def test_what_is_compiled_while_a_tree_changes_is_not_kept(stocked, extension):
 
     runner = Hostile()
     runner.calls = [captured("net/ops/scale.cpp")]
-    root = SandboxRoot(os=trees["os"], python=trees["python"], cuda=trees["cuda"], cuda_version="12.4")
+    root = SandboxRoot(
+        os=trees["os"], environment=(trees["python"],), cuda=trees["cuda"], cuda_version="12.4"
+    )
     with pytest.raises(BuildError, match=r"is not kept: the cache's tree `.*` changed while it was built"):
-        ExtensionBuilder(make_job(stocked, make_plan(extension), runner), lambda: root).build()
+        ExtensionBuilder(make_job(stocked, make_plan(extension), runner), lambda _: root).build()
     assert list((stocked.root / "extensions").iterdir()) == []
     assert not stocked.holds(trees["cuda"])
 
@@ -499,7 +501,7 @@ def test_a_damaged_entry_is_not_shared_with_other_machines(stocked):
 
     shared = Shared()
     job = make_job(stocked, make_plan(), Sandbox())
-    (made,) = ExtensionBuilder(job, lambda: ROOT).build()
+    (made,) = ExtensionBuilder(job, lambda _: ROOT).build()
     job = dataclasses.replace(job, shared=SharedStores(extensions=shared))
     share(job)
     (library,) = made.folder.rglob("fused.so")
@@ -546,7 +548,7 @@ def test_a_failure_is_told_when_it_happens_and_what_compiles_meanwhile_is_kept(s
     runner = Slow(fails=("`fused`",), says="csrc/fused.cu(3): error: expected a ';'")
     job = dataclasses.replace(make_job(stocked, plan, runner), console=console)
     with pytest.raises(BuildError, match="`fused` does not compile"):
-        ExtensionBuilder(job, lambda: ROOT).build()
+        ExtensionBuilder(job, lambda _: ROOT).build()
     (line,) = [line for line in console.said if "failed" in line]
     assert line.startswith("  fused failed: the extension `fused` does not compile")
     assert "csrc/fused.cu(3): error" in line
@@ -571,7 +573,7 @@ def test_extensions_of_one_name_are_told_apart_and_said(stocked):
     runner = Two(targets=(), says="[1/1] c++ -c scale.cpp")
     plan = make_plan(CAPTURE, other)
     job = dataclasses.replace(make_job(stocked, plan, runner), console=console)
-    ExtensionBuilder(job, lambda: ROOT).build()
+    ExtensionBuilder(job, lambda _: ROOT).build()
     compiled = {line.partition(":")[0].strip() for line in console.said if "scale.cpp" in line}
     assert compiled >= {"ops/scale", "twin/scale"}
     assert [cells(one, "x")[0] for one in find_extensions(plan, stocked)] == ["ops/scale", "twin/scale"]
@@ -605,7 +607,7 @@ def test_where_a_line_of_a_capture_stops_for_want_of_a_gpu_is_said(stocked):
         dataclasses.asdict(LoadCall(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
     job = dataclasses.replace(make_job(stocked, make_plan(CAPTURE), runner), console=console)
-    ExtensionBuilder(job, lambda: ROOT).build()
+    ExtensionBuilder(job, lambda _: ROOT).build()
     said = "  ops: warning: `import bench` stops at bench.py:15, which computes on a GPU: no later call is compiled"
     assert said in console.said
 
@@ -701,7 +703,7 @@ def test_code_for_more_gpus_is_a_warning_also_from_the_store(stocked, targets, e
             job = dataclasses.replace(
                 make_job(stocked, make_plan(extension), Sandbox(targets=targets)), console=console
             )
-            ExtensionBuilder(job, lambda: ROOT).build()
+            ExtensionBuilder(job, lambda _: ROOT).build()
             assert [line for line in console.said if "warning" in line] == ([told] if extra else [])
 
 
@@ -1122,16 +1124,33 @@ def test_a_project_of_one_module_shares_the_folder_of_byte_code_with_the_package
     assert max(shared_paths, key=len) == shared
 
 
-def test_another_package_beside_the_compilers_leaves_no_result_for_other_recipes(stocked):
+def with_package(plan: Plan, name: str) -> Plan:
+    """The plan with one more package, which torch does not need."""
+    packages = WheelStep(
+        python="3.11", name="packages", is_torchs=False, artifacts=(artifact(name, kind="wheel"),)
+    )
+    return dataclasses.replace(plan, steps=(*plan.steps[:3], packages, *plan.steps[3:]))
+
+
+def test_another_package_is_not_there_when_sources_compile_and_makes_nothing_again(stocked):
     runner, plan = Sandbox(), make_plan()
-    evil = dataclasses.replace(plan.python.artifacts[0], name="evil")
-    python = dataclasses.replace(plan.python, artifacts=(*plan.python.artifacts, evil))
-    steps = tuple(python if step is plan.python else step for step in plan.steps)
-    (made,) = make_builder(stocked, dataclasses.replace(plan, steps=steps), runner).build()
-    (found,) = make_builder(stocked, plan, runner).build()
+    (made,) = make_builder(stocked, plan, runner).build()
+    more = with_package(plan, "evil")
+    assert make_builder(stocked, more, runner).build() == (made,)
+    assert len(runner.commands) == 1
+    (program,) = more.programs[-1].parts
+    assert program.root == ("os", "python", "cuda")
+
+
+def test_another_package_where_the_compiler_reads_the_environment_leaves_no_result_for_other_recipes(stocked):
+    runner, plan = Sandbox(), make_plan(dataclasses.replace(EXTENSION, cflags=("-I/opt/env/include",)))
+    more = with_package(plan, "evil")
+    (program,) = more.programs[-1].parts
+    assert program.root == ("os", "python", "cuda", "packages")
+    (made,) = make_builder(stocked, more, runner).build()
+    (known,) = make_builder(stocked, plan, runner).build()
     assert len(runner.commands) == 2
-    assert made.folder != found.folder
-    assert made.compiled.entry.key == found.compiled.entry.key, "they are installed under one name"
+    assert made.folder != known.folder
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from tests.support.runner import FakeRunner, one_a_line
 KEY = sha256_text("key")
 EPOCH = 1_700_000_000
 FULL = SandboxRoot(
-    os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4"
+    os=Path("/store/os"), environment=(Path("/store/python"),), cuda=Path("/store/cuda"), cuda_version="12.4"
 )
 runs_programs = pytest.mark.programs
 
@@ -513,7 +513,9 @@ def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigaby
 
 def test_a_root_without_cuda_names_no_toolkit(store):
     trees = {OsStep.name: Path("/os"), PythonStep.name: Path("/python")}
-    assert make_root(make_runner(store).job, trees) == SandboxRoot(os=Path("/os"), python=Path("/python"))
+    assert make_root(make_runner(store).job, trees) == SandboxRoot(
+        os=Path("/os"), environment=(Path("/python"),)
+    )
 
 
 def test_the_tools_of_a_layers_key_name_their_versions():
@@ -531,7 +533,7 @@ def test_the_trees_of_wheels_are_mounted_as_one_environment(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "opt/env/nvidia/__init__.py").write_text(name)
     (tmp_path / "b/opt/env/lib64").symlink_to("lib")
-    root = SandboxRoot(os=tmp_path / "os", packages=(tmp_path / "a",), python=tmp_path / "b")
+    root = SandboxRoot(os=tmp_path / "os", environment=(tmp_path / "a", tmp_path / "b"))
     argv = sandboxed(root, ("true",), why="try").argv
     at = argv.index("/opt/env")
     a, b = f"{tmp_path}/a/opt/env", f"{tmp_path}/b/opt/env"

@@ -18,7 +18,7 @@ from envbuilder.lock.model import Lock
 from tests.support.plans import RECIPE, deb, make_plan, sdist, wheel
 from tests.support.registries import registry
 from tests.support.runner import FakeRunner
-from tests.support.sdists import HOST, make_job, sdist_job, with_sdist, with_source
+from tests.support.sdists import HOST, make_job, sdist_job, sdist_step, with_sdist, with_source
 from tests.support.stores import open_shared, write_keys
 
 
@@ -27,7 +27,7 @@ def test_a_c_source_gives_the_same_wheel_each_time(tmp_path: Path) -> None:
     content = set()
     for name in ("first", "second"):
         job = sdist_job(tmp_path / name, with_source("zlang", "1.0"))
-        (built,) = built_wheels(job.plan.python, job, lambda: HOST)
+        (built,) = built_wheels(sdist_step(job.plan), job, lambda _: HOST)
         content.add(built.read_bytes())
     assert len(content) == 1
     with zipfile.ZipFile(built) as archive:
@@ -39,28 +39,28 @@ def test_a_c_source_gives_the_same_wheel_each_time(tmp_path: Path) -> None:
 @pytest.mark.programs
 def test_a_wheel_is_built_once(tmp_path: Path) -> None:
     job = sdist_job(tmp_path, with_source("zlang", "1.0"))
-    step = job.plan.python
-    assert len(tuple(wheel_commands(step, job, root=HOST, work=tmp_path))) == 1
-    first = built_wheels(step, job, lambda: HOST)
+    step = sdist_step(job.plan)
+    assert len(tuple(wheel_commands(step, job, root=lambda _: HOST, work=tmp_path))) == 1
+    first = built_wheels(step, job, lambda _: HOST)
     idle = replace(job, runner=FakeRunner())
-    assert built_wheels(step, idle, lambda: HOST) == first
-    assert tuple(wheel_commands(step, job, root=HOST, work=tmp_path)) == ()
+    assert built_wheels(step, idle, lambda _: HOST) == first
+    assert tuple(wheel_commands(step, job, root=lambda _: HOST, work=tmp_path)) == ()
 
 
 @pytest.mark.programs
 def test_a_damaged_wheel_is_named_and_built_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = sdist_job(tmp_path, with_source("zlang", "1.0"))
-    (wheel,) = built_wheels(job.plan.python, job, lambda: HOST)
+    (wheel,) = built_wheels(sdist_step(job.plan), job, lambda _: HOST)
     right, before = wheel.read_bytes(), wheel.stat()
     flipped = bytearray(right)
     flipped[len(right) // 2] ^= 1
     for damage in (bytes(flipped), b"", right[:100]):
         wheel.write_bytes(damage)
         os.utime(wheel, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert built_wheels(job.plan.python, job, lambda: HOST) == (wheel,)
+        assert built_wheels(sdist_step(job.plan), job, lambda _: HOST) == (wheel,)
         assert wheel.read_bytes() == right
     (wheel.parent / "zlang-9-py3-none-any.whl").write_bytes(right)
-    assert built_wheels(job.plan.python, job, lambda: HOST) == (wheel,)
+    assert built_wheels(sdist_step(job.plan), job, lambda _: HOST) == (wheel,)
     assert f"cache: extensions/{wheel.parent.name} is damaged: `{wheel.name}` differs" in caplog.text
 
 
@@ -69,7 +69,7 @@ def test_a_second_machine_takes_the_wheel_from_the_store(tmp_path: Path) -> None
     def machine(job: BuildJob, cache: Store, runner: Runner) -> bytes:
         store = open_shared(f"{real.host}/team/extensions", key, cache, job.console)
         own = replace(job, store=cache, runner=runner, shared=SharedStores(extensions=store))
-        (wheel,) = built_wheels(own.plan.python, own, lambda: HOST)
+        (wheel,) = built_wheels(sdist_step(own.plan), own, lambda _: HOST)
         share(own)
         return wheel.read_bytes()
 
@@ -84,7 +84,7 @@ def test_a_second_machine_takes_the_wheel_from_the_store(tmp_path: Path) -> None
 def test_a_build_that_fails_says_where_missing_packages_belong(tmp_path: Path) -> None:
     job = sdist_job(tmp_path, with_source("zlang", "1.0") | {"fast.c": "#include <nowhere.h>"})
     with pytest.raises(BuildError) as caught:
-        built_wheels(job.plan.python, job, lambda: HOST)
+        built_wheels(sdist_step(job.plan), job, lambda _: HOST)
     (finding,) = caught.value.findings
     assert (finding.code, finding.where) == ("EB625", "fast.c:1:10")
     assert finding.message.splitlines() == [
@@ -100,7 +100,7 @@ def test_a_build_that_ends_in_an_exception_is_told_by_it_first(tmp_path: Path) -
     refusing = "def build_wheel(*_, **__):\n    raise RuntimeError('it needs a newer compiler')\n"
     job = sdist_job(tmp_path, with_source("zlang", "1.0") | {"backend.py": refusing})
     with pytest.raises(BuildError) as caught:
-        built_wheels(job.plan.python, job, lambda: HOST)
+        built_wheels(sdist_step(job.plan), job, lambda _: HOST)
     assert caught.value.message.splitlines() == [
         "RuntimeError: it needs a newer compiler",
         "  so ends the build of the source distribution `zlang 1.0`",
@@ -125,7 +125,7 @@ ONE, TOOL = sdist("zlang", "1.0"), wheel("setuptools", "80.0.0")
 )
 def test_the_key_of_a_wheel_holds_what_decides_its_bytes(change: Lock, is_other: bool) -> None:
     before, after = (
-        wheel_key(plan.python.made_by(plan).parts[0], plan)
+        wheel_key(sdist_step(plan).made_by(plan).parts[0], plan)
         for plan in (make_plan(RECIPE, with_sdist(ONE, TOOL)), make_plan(RECIPE, change))
     )
     assert (before != after) == is_other
@@ -151,4 +151,4 @@ def test_a_link_in_place_of_a_wheel_is_refused(tmp_path: Path) -> None:
     (tmp_path / "archive").write_text("")
     job.store.add_artifact(one.sha256, tmp_path / "archive")
     with pytest.raises(BuildError, match=r"zlang-1\.0-py3-none-any\.whl` is a link"):
-        built_wheels(job.plan.python, job, lambda: HOST)
+        built_wheels(sdist_step(job.plan), job, lambda _: HOST)

@@ -613,13 +613,13 @@ def test_a_layer_of_a_wheel_may_be_replaced_in_part_and_only_by_files(tmp_path: 
         tmp_path / "low", write_files(tmp_path / "a", {"opt/x": "", "opt/y": ""}), name="wheel"
     )
     upper = make_layer(tmp_path / "up", write_files(tmp_path / "b", {"opt/x": "1"}))
-    check_disjoint([system, wheel, upper], replaced=["wheel"])
+    check_disjoint([system, wheel, upper], among=["wheel", "python"])
     again = make_layer(tmp_path / "again", write_files(tmp_path / "c", {"opt/x": "2"}), name="start")
     with pytest.raises(BuildError, match="`opt/x` is in the python and the start layer"):
-        check_disjoint([system, wheel, upper, again], replaced=["wheel"])
+        check_disjoint([system, wheel, upper, again], among=["wheel", "python"])
     folder = make_layer(tmp_path / "folder", write_files(tmp_path / "d", {"opt/y/z": ""}), name="start")
     with pytest.raises(BuildError, match="the folder `opt/y` differs in the wheel and the start layer"):
-        check_disjoint([system, wheel, folder], replaced=["wheel"])
+        check_disjoint([system, wheel, folder], among=["wheel", "python"])
 
 
 def test_a_folder_that_differs_in_two_layers_is_named(tmp_path: Path) -> None:

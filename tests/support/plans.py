@@ -27,6 +27,7 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     StartStep,
+    WheelStep,
 )
 from envbuilder.plan.printer.printed import BUILD_DOCUMENTS, Printed
 from envbuilder.recipe.load import load
@@ -40,13 +41,20 @@ DIFFERS = {
     "opt/envbuilder/sbom.spdx.json": "the same",
 }
 RECIPES = Path(__file__).parents[2] / "recipes"
-OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS = "os", "interpreter", "python", "cuda", "extensions"
+OS, INTERPRETER, PYTHON, PACKAGES, CUDA, EXTENSIONS = (
+    "os",
+    "interpreter",
+    "python",
+    "packages",
+    "cuda",
+    "extensions",
+)
 START, ADDED, RUNTIME = "start", "added", "runtime"
 
 
 KINDS = {
     OsStep: OS, InterpreterStep: INTERPRETER, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS,
-    StartStep: START, AddedStep: ADDED, RuntimeStep: RUNTIME,
+    StartStep: START, AddedStep: ADDED, RuntimeStep: RUNTIME, WheelStep: PACKAGES,
 }  # fmt: skip
 
 

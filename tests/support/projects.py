@@ -69,7 +69,7 @@ class Machine:
 
     def build(self, *extensions: LockedExtension) -> tuple[CachedExtension, ...]:
         with deadline():
-            return ExtensionBuilder(self.job_of(*extensions), lambda: self.root).build()
+            return ExtensionBuilder(self.job_of(*extensions), lambda _: self.root).build()
 
     def join(self, built: tuple[CachedExtension, ...], work: Path, *extensions: LockedExtension) -> None:
         """Join what was built of these extensions in `work/out`."""
@@ -130,7 +130,7 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/ninja").write_text("#!/bin/sh\n")
     (python / "bin/ninja").chmod(0o755)
     job = make_job(folder, runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}))
-    return Machine(home=home, job=job, root=SandboxRoot(os=Path("/"), python=folder / "python"))
+    return Machine(home=home, job=job, root=SandboxRoot(os=Path("/"), environment=(folder / "python",)))
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from envbuilder.core.process import ProcessRunner, Runner
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedBuild
 from envbuilder.lock.resolve.extensions import lock_extensions
+from envbuilder.plan.model import Plan, PythonStep
 from envbuilder.recipe.load import load
 from tests.support import plans
 from tests.support.debs import make_tar
@@ -192,6 +193,12 @@ HOST = SandboxRoot(os=Path("/"))  # this machine's Python and gcc in the place o
 def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> BuildJob:
     (folder / "cache").mkdir(parents=True)
     return plans.make_job(folder, make_plan(replace(RECIPE, python=python), lock), runner)
+
+
+def sdist_step(plan: Plan) -> PythonStep:
+    """Return the step that installs the plan's source distributions."""
+    (step,) = (step for step in plan.environment if step.sdists)
+    return step
 
 
 def with_sdist(one: Artifact, *tools: Artifact) -> Lock:

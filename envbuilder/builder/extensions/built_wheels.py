@@ -29,17 +29,19 @@ _SPACE: Final = "/space"  # in the sandbox: where `build_sdist.py` works
 _WHEEL: Final = re.compile(r"[A-Za-z0-9_.+!-]+\.whl")
 
 
-def built_wheels(step: PythonStep, job: BuildJob, root: Callable[[], SandboxRoot]) -> tuple[Path, ...]:
+def built_wheels(step: PythonStep, job: BuildJob, root: Callable[[Program], SandboxRoot]) -> tuple[Path, ...]:
     """Return the wheels of the step's sdists. `root` gives the trees for a build and is called only before one."""
     parts = zip(step.sdists, step.made_by(job.plan).parts, strict=True)
     return tuple(_built_wheel(sdist, part, job, root) for sdist, part in parts)
 
 
-def wheel_commands(step: PythonStep, job: BuildJob, *, root: SandboxRoot, work: Path) -> Iterator[Command]:
+def wheel_commands(
+    step: PythonStep, job: BuildJob, *, root: Callable[[Program], SandboxRoot], work: Path
+) -> Iterator[Command]:
     """Yield the commands for the wheels that the store lacks. `work` stands for their temporary folder."""
     for part in step.made_by(job.plan).parts:
         if not job.store.holds(_entry(part, job), whole=True):
-            yield _command(part, root, work)
+            yield _command(part, root(part), work)
 
 
 def wheel_key(part: Program, plan: Plan) -> Sha256:
@@ -56,12 +58,14 @@ def _command(part: Program, root: SandboxRoot, work: Path) -> Command:
     return replace(program_command(part, root, work, (space,)), chatty=True)
 
 
-def _built_wheel(sdist: Artifact, part: Program, job: BuildJob, root: Callable[[], SandboxRoot]) -> Path:
+def _built_wheel(
+    sdist: Artifact, part: Program, job: BuildJob, root: Callable[[Program], SandboxRoot]
+) -> Path:
     store, title = job.store, f"{sdist.name} {sdist.version}"
     folder = _entry(part, job)
     with store.lock(f"extension-{folder.name}"):
         if not store.holds(folder, whole=True) and not job.fetch_extension(folder, title):
-            ground = root()
+            ground = root(part)
             with (
                 job.console.step(f"build `{title}`"), store.workspace() as work, store.renewed(folder) as out,
             ):  # fmt: skip

@@ -68,13 +68,15 @@ _STOPPED: Final = "envbuilder capture stopped: "  # of `capture_calls.py`
 # ---- the commands of a dry run
 
 
-def extension_commands(job: BuildJob, *, root: SandboxRoot, work: Path) -> Iterator[Command]:
+def extension_commands(
+    job: BuildJob, *, root: Callable[[Program], SandboxRoot], work: Path
+) -> Iterator[Command]:
     """Return the commands for the extensions that the store lacks. `work` stands for the temporary folder."""
     missing = [status.extension for status in find_extensions(job.plan, job.store) if status.compiled is None]
     for extension in dict.fromkeys(missing):
         is_capture = extension.form is Form.CAPTURE
         program = extension_program(job.plan.ground, extension, only=is_capture)
-        yield program_command(program, root, work, (_space(work / "space"),))
+        yield program_command(program, root(program), work, (_space(work / "space"),))
 
 
 def join_extensions(
@@ -138,9 +140,9 @@ class _Task:
 
 
 class ExtensionBuilder:
-    """Build one plan's extensions. `root` unpacks the trees for a compiler. It is called only before a compile."""
+    """Build one plan's extensions. `root` unpacks the trees for a program. It is called only before a compile."""
 
-    def __init__(self, job: BuildJob, root: Callable[[], SandboxRoot]) -> None:
+    def __init__(self, job: BuildJob, root: Callable[[Program], SandboxRoot]) -> None:
         self._job, self._root = job, root
         self._ground = job.plan.ground
         self._slots = Slots(compilers(job.limits))
@@ -188,7 +190,8 @@ class ExtensionBuilder:
             # Another build may have captured them meanwhile.
             if known := known_calls(self._job.plan, self._job.store, extension):
                 return known
-            root = self._root()
+            program = extension_program(self._ground, extension, only=True)
+            root = self._root(program)
             with (
                 self._say_failure(extension.name),
                 self._slots.take(1),
@@ -197,7 +200,6 @@ class ExtensionBuilder:
             ):
                 build_dir = folder.with_name("space")
                 build_dir.mkdir()
-                program = extension_program(self._ground, extension, only=True)
                 task = _Task(extension=extension, name=extension.name, program=program, jobs=1)
                 with self._ran(task, build_dir, root) as out:
                     calls = entries.save_calls(out, folder)
@@ -233,7 +235,7 @@ class ExtensionBuilder:
             if compiled is not None:
                 console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
             else:
-                root = self._root()
+                root = self._root(task.program)
                 # Build directories are a recipe's own: code of one recipe could leave an object for another.
                 decided_by = [*key.surroundings, key.beside, objects, self._job.origin]
                 build_key = sha256_text(json.dumps(decided_by))

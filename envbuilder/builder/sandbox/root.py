@@ -38,8 +38,7 @@ class SandboxRoot:
 
     os: Path
     interpreter: Path | None = None
-    python: Path | None = None
-    packages: tuple[Path, ...] = ()  # trees of wheels, below `python`
+    environment: tuple[Path, ...] = ()  # what /opt/env has, bottom first
     cuda: Path | None = None
     cuda_version: str = ""
     emulation: Emulation | None = None  # None: the trees are of this machine's processor
@@ -47,7 +46,7 @@ class SandboxRoot:
     @property
     def trees(self) -> tuple[Path, ...]:
         tools = self.emulation.program.parent if self.emulation else None
-        return tuple(filter(None, (self.os, self.interpreter, *self.packages, self.python, self.cuda, tools)))
+        return tuple(filter(None, (self.os, self.interpreter, *self.environment, self.cuda, tools)))
 
 
 def folder_in(tree: Path, name: str) -> str:
@@ -119,8 +118,7 @@ def sandboxed(root: SandboxRoot, argv: Sequence[str], *, why: str, mounts: Seque
         options += ["--ro-bind", folder_in(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
     if root.interpreter is not None:
         options += ["--ro-bind", folder_in(root.interpreter, STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
-    environment = (*root.packages, *([root.python] if root.python else []))
-    folders = [Path(folder_in(tree, ENV_PREFIX[1:])) for tree in environment]
+    folders = [Path(folder_in(tree, ENV_PREFIX[1:])) for tree in root.environment]
     if len(folders) == 1:
         options += ["--ro-bind", str(folders[0]), ENV_PREFIX]
     elif folders:

@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from envbuilder.builder.extensions.compile import (
 from envbuilder.builder.job import (
     BuildJob,
     KeptStep,
+    kept_steps,
     lower_steps,
     prepare_run,
     progress,
@@ -47,9 +48,9 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     Step,
-    WheelStep,
     inputs,
 )
+from envbuilder.plan.program import Program
 from envbuilder.runners.enter_sandbox import trial
 from envbuilder.runners.sandbox import take_over
 from envbuilder.runners.toolbox import open_sandbox
@@ -92,22 +93,27 @@ class SandboxRunner:
         return tuple(dict.fromkeys((*wanted, *missing_tools(self.job))))
 
     def commands(self) -> tuple[Command, ...]:
-        trees = {step.name: self.job.store.tree(key) for step, key in self.job.keys.items()}
-        root = make_root(self.job, trees)
-        return tuple(command for step in self.job.missing() for command in self._commands(step, root))
+        return tuple(command for step in self.job.missing() for command in self._commands(step))
 
-    def _commands(self, step: Step, root: SandboxRoot) -> Iterator[Command]:
-        job, ground = self.job, replace(root, python=None, cuda=None)
+    def _commands(self, step: Step) -> Iterator[Command]:
+        job = self.job
+
+        def trees(steps: Iterable[Step]) -> dict[str, Path]:
+            return {lower.name: job.store.tree(job.keys[lower]) for lower in steps}
+
+        def root(program: Program) -> SandboxRoot:
+            return make_root(job, trees(job.plan.named(program.root)))
+
         if isinstance(step, OsStep):
             yield from distribution.commands(step, job, WORK)
         elif isinstance(step, ExtensionsStep):
             yield from extension_commands(job, root=root, work=WORK)
-            yield program_command(step.made_by(job.plan), ground, WORK)
+            program = step.made_by(job.plan)
+            yield program_command(program, root(program), WORK)
         elif not isinstance(step, RuntimeStep):  # which needs no program
             if isinstance(step, PythonStep):
-                yield from wheel_commands(step, job, root=ground, work=WORK)
-            trees = {lower.name: job.store.tree(job.keys[lower]) for lower in lower_steps(step, job.plan)}
-            yield _program_command(step, job, trees, WORK)
+                yield from wheel_commands(step, job, root=root, work=WORK)
+            yield _program_command(step, job, trees(lower_steps(step, job.plan)), WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         make_tools(self.job)
@@ -132,15 +138,9 @@ class Run:
                 self._layers[step] = self._pool.submit(self._job.make_layer, step, write)
             return self._layers[step]
 
-    def root(self) -> SandboxRoot:
-        """Return the root in which extensions compile, after its trees are made."""
-        plan = self._job.plan
-        kept = (step for step in plan.steps if isinstance(step, KeptStep) and step is not plan.added)
-        return make_root(self._job, self._made(kept))
-
-    def _ground(self) -> SandboxRoot:
-        """Return the root in which wheels are built, after its trees are made."""
-        return make_root(self._job, self._made((self._job.plan.os, self._job.plan.interpreter)))
+    def root(self, program: Program) -> SandboxRoot:
+        """Return the root of a program, after its trees are made."""
+        return make_root(self._job, self._made(kept_steps(self._job.plan.named(program.root))))
 
     def _start_tree(self, step: KeptStep) -> "Future[Path]":
         with self._guard:
@@ -162,7 +162,7 @@ class Run:
                     job.store.note_contents(tree, contents_of(layer))
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
-                join_extensions(step, built, job, self._ground(), work)
+                join_extensions(step, built, job, self.root(step.made_by(job.plan)), work)
                 job.pack(step, tree, out)
             case RuntimeStep():
                 others = job.plan.steps[:-1]
@@ -201,7 +201,7 @@ class Run:
         """Make the tree of a step's layer in `work/out`, with its program."""
         job, program, parts = self._job, step.made_by(self._job.plan), dict[str, Path]()
         if isinstance(step, PythonStep):
-            wheels = built_wheels(step, job, self._ground)
+            wheels = built_wheels(step, job, self.root)
             for part, wheel in zip(program.parts, wheels, strict=True):
                 parts[part.name] = work / part.name
                 parts[part.name].mkdir()
@@ -214,8 +214,8 @@ class Run:
             job.runner.run(_program_command(step, job, trees, work), on_line=progress(shown))
             shown.show_note("")
 
-    def _made(self, steps: Iterable[KeptStep | None]) -> dict[str, Path]:
-        started = {step.name: self._start_tree(step) for step in steps if step}
+    def _made(self, steps: Iterable[KeptStep]) -> dict[str, Path]:
+        started = {step.name: self._start_tree(step) for step in steps}
         return {name: tree.result() for name, tree in started.items()}
 
 
@@ -226,16 +226,14 @@ def _program_command(step: ProgramStep, job: BuildJob, trees: Mapping[str, Path]
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
         by = emulation(job) if job.plan.interpreter else None
         root = SandboxRoot(
-            packages=packages_of(job, trees),
-            os=work / _MINIMAL, interpreter=trees.get(InterpreterStep.name), python=trees.get(PythonStep.name), emulation=by
+            os=work / _MINIMAL, interpreter=trees.get(InterpreterStep.name), environment=environment_of(job, trees), emulation=by
         )  # fmt: skip
     return program_command(step.made_by(job.plan), root, work)
 
 
-def packages_of(job: BuildJob, trees: Mapping[str, Path]) -> tuple[Path, ...]:
-    """Return the trees of heavy wheels, bottom first."""
-    wheels = (step.name for step in job.plan.steps if isinstance(step, WheelStep))
-    return tuple(trees[name] for name in wheels if name in trees)
+def environment_of(job: BuildJob, trees: Mapping[str, Path]) -> tuple[Path, ...]:
+    """Return those of the trees that are parts of the Python environment, bottom first."""
+    return tuple(trees[step.name] for step in job.plan.environment if step.name in trees)
 
 
 def minimal_python(job: BuildJob) -> tuple[Artifact, ...]:
@@ -256,7 +254,7 @@ def make_root(job: BuildJob, trees: Mapping[str, Path]) -> SandboxRoot:
     """Return the root with these trees, in which programs run and extensions compile."""
     version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
     return SandboxRoot(
-        packages=packages_of(job, trees), os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), python=trees.get(PythonStep.name), cuda=trees.get(CudaStep.name),
+        os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), environment=environment_of(job, trees), cuda=trees.get(CudaStep.name),
         cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep.name], cuda_tree=trees.get(CudaStep.name)),
     )  # fmt: skip
 
