@@ -28,7 +28,7 @@ TIMEOUT: Final = 600  # seconds: an engine unpacks a large image before it answe
 STAGED: Final = ":part-"  # begins the tag of a staged image
 REPLACED: Final = ".replaced"  # ends the tag of an image that is losing its own
 OWNER: Final = "envbuilder.builder"  # label of a container: the build that made it
-PATIENCE: Final = 0.5  # seconds for an interrupted load to end
+PATIENCE: Final = 10.0  # seconds for an interrupted load to end: an engine that has all pieces unpacks them before it answers
 _ERRORS: Final = (docker.errors.DockerException, RequestException)
 
 
