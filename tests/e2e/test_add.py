@@ -186,6 +186,30 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
     assert "hint: `envbuilder lock tiny-more`" in stale.stderr
 
 
+def test_one_small_package_more_compiles_nothing_and_moves_three_small_layers(cpu: Built, spacious: Path):
+    """In a recipe's own `packages`, so it is resolved with all others."""
+    recipes = spacious / "recipes"
+    shutil.copytree(ROOT / "recipes", recipes)
+    write_wheel(recipes / "wheels", "small", "1.0", files={"small.py": "ANSWER = 42\n"})
+    recipe = recipes / "cpu.yaml"
+    save_text(recipe, recipe.read_text().replace("packages:\n", "packages:\n  - small\n", 1))
+    with package_index(load_lock(recipe.with_suffix(".lock")), CACHE, Manner()) as host:
+        places = dict.fromkeys(("ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX"), f"http://{host}/simple/")
+        places["ENVBUILDER_FOLDERS"] = str(recipes / "wheels")
+        run(ENVBUILDER, "lock", "cpu", "--recipes", recipes, env=places)
+        words = ("--recipes", recipes, "--output", recipes / "out", "--no-load")
+        ended = attempt(ENVBUILDER, "build", "cpu", *words, env=places)
+    assert ended.returncode == 0, ended.stderr
+    assert "fused: in the store, compiled for `cpu`" in ended.stderr
+    below, above = (read_layout(layout).manifest.layers for layout in (cpu.layout, recipes / "out/cpu.oci"))
+    new = [layer for layer in above if layer not in below]
+    assert len(above) - len(below) == 1
+    assert len(new) <= 3  # its own, that of the extensions, and the one that describes the image
+    assert sum(layer.size for layer in new) < 1_000_000
+    code = "import small, torch, fused; print(small.ANSWER)"
+    assert run("apptainer", "exec", recipes / "out/cpu.sif", "python", "-c", code) == "42\n"
+
+
 def test_a_wheel_whose_library_nothing_brings_is_refused_and_the_package_named(
     recipes: Path, places: dict[str, str]
 ):
