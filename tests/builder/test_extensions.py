@@ -1142,7 +1142,7 @@ def test_another_package_is_not_there_when_sources_compile_and_makes_nothing_aga
     assert program.root == ("os", "python", "cuda")
 
 
-def test_another_package_where_the_compiler_reads_the_environment_leaves_no_result_for_other_recipes(stocked):
+def test_a_recipe_whose_compiler_reads_the_environment_has_a_result_of_its_own(stocked):
     runner, plan = Sandbox(), make_plan(dataclasses.replace(EXTENSION, cflags=("-I/opt/env/include",)))
     more = with_package(plan, "evil")
     (program,) = more.programs[-1].parts

@@ -37,7 +37,7 @@ def barrier():
 """,
     "site-packages/torch/utils/data/dataloader.py": "import time\ndef get(): time.sleep(600)\n",
     "train.py": """\
-import os, signal, subprocess, sys, time
+import os, signal, socket, subprocess, sys, time
 sys.path.insert(0, "site-packages")
 from torch.distributed.distributed_c10d import all_reduce, barrier
 from torch.utils.data.dataloader import get
@@ -55,6 +55,8 @@ def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 def end():
     sys.exit()
+def meet():
+    socket.create_connection(("192.0.2.2", 29500))
 print("begun", flush=True)
 globals()[sys.argv[1]]()
 """,
@@ -62,12 +64,15 @@ globals()[sys.argv[1]]()
 
 
 @contextlib.contextmanager
-def ranks(folder: Path, *functions: str, **variables: str) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def ranks(
+    folder: Path, *functions: str, before: tuple[str, ...] = (), **variables: str
+) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Processes, each with the function that it is in; the second line of the program's output is not waited for."""
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     common = {
+        "PATH": os.environ["PATH"],
         "WORLD_SIZE": str(len(functions)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(os.getpid()),
@@ -75,7 +80,7 @@ def ranks(folder: Path, *functions: str, **variables: str) -> Iterator[list["sub
     }
     started = [
         subprocess.Popen(
-            [sys.executable, "train.py", function],
+            [*before, sys.executable, "train.py", function],
             cwd=folder,
             env=common | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
@@ -111,14 +116,14 @@ def watch(*processes: "subprocess.Popen[bytes]", **options: bool) -> Verdict:
     [
         ("validate", "rank 1 waits at train.py:8 in validate; rank 0 waits in all_reduce at train.py:6 in step"),
         ("stop", "rank 1 is stopped by a signal at train.py:16 in stop; rank 0 waits in all_reduce at train.py:6 in step"),
-        ("get", "rank 1 waits for its data loader at train.py:20 in <module>; rank 0 waits in all_reduce at train.py:6 in step"),
+        ("get", "rank 1 waits for its data loader at train.py:22 in <module>; rank 0 waits in all_reduce at train.py:6 in step"),
         ("end", "of 2 ranks, rank 1 has no process; rank 0 waits in all_reduce at train.py:6 in step"),
         ("step", "all ranks are in all_reduce at train.py:6 in step"),
         (
             "barrier",
             (
                 "the ranks are in different collectives: rank 0 in all_reduce at train.py:6 in step "
-                "while rank 1 in barrier at train.py:20 in <module>"
+                "while rank 1 in barrier at train.py:22 in <module>"
             ),
         ),
     ],
@@ -131,6 +136,37 @@ def test_a_hang_names_who_waits_for_whom_and_where(tmp_path, function, message):
         assert (verdict.is_hang, verdict.message) == (True, message)
         assert ("--smoke --compare" in verdict.repair) == (function == "step")
         assert first.poll() is None
+
+
+def namespace(name: str) -> tuple[str, ...]:
+    """The words before a program that is alone in a network whose only other host answers nothing."""
+    lines = (
+        "ip link add out type veth peer name far", "ip addr add 192.0.2.1/24 dev out", "ip link set far up", "ip link set out up",
+        "ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev out nud permanent", 'exec "$@"',
+    )  # fmt: skip
+    return ("unshare", "--user", "--map-root-user", "--net", "sh", "-c", " && ".join(lines), name)
+
+
+@runs_programs
+def test_a_rank_that_nobody_answers_names_the_address(tmp_path):
+    """As behind a firewall that drops a port, or on an interface that joins no nodes."""
+    with ranks(tmp_path, "meet", before=namespace("rank")) as (first,):
+        verdict = watch(first)
+    assert verdict.is_hang
+    assert verdict.message == "rank 0 gets no answer from 192.0.2.2 port 29500 at train.py:20 in meet"
+    assert "GLOO_SOCKET_IFNAME" in verdict.repair
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("020200C0:733C", "192.0.2.2 port 29500"),
+        ("0000000000000000FFFF0000020200C0:733C", "192.0.2.2 port 29500"),
+        ("B80D0120000000000000000001000000:0050", "2001:db8::1 port 80"),
+    ],
+)
+def test_an_address_of_the_kernel_is_read_as_people_write_it(words, shown):
+    assert look.peer(words) == shown
 
 
 @runs_programs
@@ -293,7 +329,7 @@ def test_a_long_backward_pass_computes_and_a_wait_for_the_gpu_does_not(function,
     stack = [(function, f"/opt/env/lib/python3.11/site-packages/{file}", 9), ("step", "/home/me/train.py", 7)]
     row = {
         "rank": 0, "world": 1, "pid": 9, "host": "n1", "state": "S", "cpu": 0.0, "bytes": 0.0, "is_active": False,
-        "switches": 0.0, "files": "", "is_still": True, "workers": (), "stack": stack,
+        "switches": 0.0, "files": "", "peers": (), "is_still": True, "workers": (), "stack": stack,
     }  # fmt: skip
     verdict = judge([NodeLook(ranks=({**row, **changes},), ras="", gpus=())])
     assert verdict.is_hang == is_hang, verdict.text(0)

@@ -127,6 +127,8 @@ class Run:
     def __init__(self, job: BuildJob, pool: Executor) -> None:
         self._job, self._pool = job, pool
         self._guard = threading.RLock()
+        # Each program and each packing of a layer wants a core, and some memory. None waits for another while it has its place.
+        self._places = threading.BoundedSemaphore(max(2, job.limits.threads))
         self._layers: dict[Step, Future[Layer]] = {}
         self._trees: dict[Step, Future[Path]] = {}
 
@@ -156,7 +158,7 @@ class Run:
                 distribution.write_layer(step, job, work, out)
             case InterpreterStep() | PythonStep() | CudaStep():
                 tree = self._start_tree(step).result()
-                with job.console.step(f"write the {step.name} layer") as shown:
+                with self._places, job.console.step(f"write the {step.name} layer") as shown:
                     layer = job.pack(step, tree, out, shown)
                 with job.store.lock(f"tree-{tree.name}"):
                     job.store.note_contents(tree, contents_of(layer))
@@ -208,7 +210,7 @@ class Run:
                 link_or_copy(wheel, parts[part.name] / wheel.name)
         prepare_run(program, work, job.store, parts)
         trees = self._made(lower_steps(step, job.plan))
-        with job.console.step(program.why) as shown:
+        with self._places, job.console.step(program.why) as shown:
             if OsStep.name not in trees:
                 unpack_minimal(job, work / _MINIMAL)
             job.runner.run(_program_command(step, job, trees, work), on_line=progress(shown))

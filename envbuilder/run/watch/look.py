@@ -28,6 +28,8 @@ IN_KERNEL = re.compile(
 )
 # The numbers of `select`, whose first argument is no descriptor, by the first letter of the processor's name.
 WITH_SETS = {"x": (23, 270), "a": (72,)}.get(os.uname().machine[:1], ())
+SYN_SENT = "02"  # in /proc/net/tcp
+MAPPED = bytes(10) + b"\xff\xff"  # begins an address of IPv4 in IPv6
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -143,6 +145,27 @@ def file_system(pid: int) -> str:
     return ""
 
 
+def unanswered(pid: int) -> list[str]:
+    """Return address and port of each peer that the process wants to reach and that has not answered yet."""
+    sockets = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/%d/fd" % pid):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                sockets |= set(re.findall(r"^socket:\[(\d+)\]", os.readlink("/proc/%d/fd/%s" % (pid, name))))
+    rows = [line.split() for name in ("tcp", "tcp6") for line in text(pid, "net", name).splitlines()[1:]]
+    return sorted({peer(row[2]) for row in rows if row[3] == SYN_SENT and row[9] in sockets})
+
+
+def peer(words: str) -> str:
+    """Return an address and a port as the kernel writes them, words of four bytes in the order of the machine, as people do."""
+    address, _, port = words.partition(":")
+    parts = [int(address[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(address), 8)]
+    raw = b"".join(parts)
+    raw = raw[12:] if raw.startswith(MAPPED) else raw
+    shown = socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
+    return "%s port %d" % (shown, int(port, 16))
+
+
 def spied(pids: Iterable[int], py_spy: str | None) -> dict[int, list[Frame]]:
     """Return the frames of the main thread of each process that py-spy can read, innermost first."""
     if not py_spy:
@@ -237,6 +260,7 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
     py_spy = spec["py_spy"] if os.access(spec["py_spy"], os.X_OK) else shutil.which("py-spy")
     trees = {pid: before.below(pid) for pid in ranks.values()}
     first = {pid: (spent(tree), switches(pid), file_system(pid), ready(tree)) for pid, tree in trees.items()}
+    asked = {pid: unanswered(pid) for pid in trees}
     stacks = spied(trees, py_spy)
     began = time.monotonic()
     for pid in trees:
@@ -262,6 +286,7 @@ def look(spec: dict[str, Any]) -> dict[str, Any]:
             "state": (fields(pid) or ["gone"])[0], "cpu": (now_cpu - cpu) / passed, "bytes": (now_moved - moved) / passed,
             "is_active": bool(fresh or ready(tree) & were_ready), "switches": (switches(pid) - waited) / passed,
             "files": file_system(pid) if place else "", "stack": stack,
+            "peers": [other for other in unanswered(pid) if other in asked[pid]],
             "is_still": not stack or pid not in stacks or stacks[pid] == stack,
             "workers": [{"pid": other, "files": file_system(other), "stack": theirs.get(other, [])} for other in workers],
         })  # fmt: skip

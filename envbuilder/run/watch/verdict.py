@@ -45,6 +45,7 @@ class RankLook(Answer):
     is_active: bool  # it started a process in between, or the same thread was ready to run in both looks
     switches: float
     files: str  # the file system that it waits for
+    peers: tuple[str, ...]  # addresses that it wanted to reach in both looks, and that did not answer
     stack: tuple[Frame, ...]  # of the main thread, innermost first
     is_still: bool  # both looks saw the same stack
     workers: tuple[WorkerLook, ...]
@@ -56,6 +57,8 @@ class RankLook(Answer):
             return Activity.STOPPED
         if self.state in ("Z", "X", "gone"):
             return Activity.DEAD
+        if self.peers:
+            return Activity.NETWORK
         files = [PurePath(file).as_posix() for _, file, _ in self._inner]
         moves = self.switches > _AWAKE or not self.is_still or self.bytes > _MOVING
         is_idle = self.cpu <= _BUSY and self.bytes <= _MOVING and not self.is_active
@@ -86,7 +89,10 @@ class RankLook(Answer):
         return _place(self.stack)
 
     def row(self) -> tuple[str, ...]:
-        doing = {Activity.COLLECTIVE: f"waits in {self.call}", Activity.FILES: f"waits for {self.files}"}
+        doing = {
+            Activity.COLLECTIVE: f"waits in {self.call}", Activity.FILES: f"waits for {self.files}",
+            Activity.NETWORK: f"gets no answer from {', '.join(self.peers)}",
+        }  # fmt: skip
         words = doing.get(self.activity, self.activity.value)
         return (f"rank {self.rank}", self.host, f"pid {self.pid}", words, self.place, f"{self.cpu:.1f} cores")
 
@@ -105,6 +111,7 @@ class Activity(Enum):
     DEAD = "has no process"
     STOPPED = "is stopped by a signal"
     FILES = "waits for a file system"
+    NETWORK = "gets no answer"
     BUSY = "goes on"
     LOADER = "waits for its data loader"
     IDLE = "waits"
@@ -137,10 +144,12 @@ _REPAIRS: Final = {
     Activity.DEAD: "look for its last lines: `envbuilder diagnose` on the folder of logs",
     Activity.STOPPED: "`kill -CONT PID` lets it go on; a debugger or Ctrl-Z stopped it",
     Activity.FILES: "can the node read that path: `ls` there? Other jobs of the file system would wait as well",
+    Activity.NETWORK: "a firewall drops that port, or the address belongs to an interface that joins no nodes: "
+    "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose another; `--smoke --compare` tries each",
     Activity.LOADER: "look at that line of the data set; `timeout=` of DataLoader makes it an error",
     Activity.IDLE: "that rank takes another path through the program, or waits for something outside of it",
 }
-_PLURAL: Final = {"has": "have", "is": "are", "goes": "go", "waits": "wait"}
+_PLURAL: Final = {"has": "have", "is": "are", "goes": "go", "gets": "get", "waits": "wait"}
 _TRANSPORT: Final = (
     "every rank is in it, so the transport between GPUs or nodes is the suspect: "
     "`envbuilder launch` with `--smoke --compare` tells which one works"
