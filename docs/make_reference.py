@@ -412,7 +412,7 @@ def codes_page() -> str:
     )
     lines += [
         "Every finding has a code that stays. `--json` gives it as `code`; people see it in brackets: `error[EB315]: …`.",
-        "Codes from EB805 to EB808, from EB837 to EB840, from EB842 to EB849, from EB851 to EB867 and from EB898 are",
+        "Codes from EB805 to EB809, from EB837 to EB840, from EB842 to EB849, from EB851 to EB867 and from EB898 are",
         "failures that `diagnose` knows; they have [a page each](../diagnose/README.md).", "",
     ]  # fmt: skip
     known = codes()

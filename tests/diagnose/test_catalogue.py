@@ -33,7 +33,7 @@ def test_codes_and_names_are_unique_and_of_their_form():
     assert [
         code
         for code in codes
-        if not re.fullmatch(r"EB(?:8(?:0[5-8]|3[7-9]|4[02-9]|5[1-9]|6\d|9[5-9])|9\d\d)", code)
+        if not re.fullmatch(r"EB(?:8(?:0[5-9]|3[7-9]|4[02-9]|5[1-9]|6\d|9[5-9])|9\d\d)", code)
     ] == []
     assert [name for name in names if not re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", name)] == []
     referred = {failure.explains for failure in CATALOGUE} | {message.failure for message in MESSAGES}
