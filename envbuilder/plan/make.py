@@ -218,7 +218,9 @@ def _grouped(packages: Sequence[Artifact]) -> dict[str, tuple[Artifact, ...]]:
 
     Without torch, all small ones are with the environment.
     """
-    wheels = sorted((one for one in packages if one.kind == "wheel"), key=lambda wheel: -wheel.size)
+    wheels = sorted(
+        (package for package in packages if package.kind == "wheel"), key=lambda wheel: -wheel.size
+    )
     heavy = [wheel for wheel in wheels if wheel.size >= HEAVY][:MOST_HEAVY]
     has_torch = any(package.name == "torch" for package in packages)
     groups: dict[str, list[Artifact]] = {PythonStep.name: []}
