@@ -62,6 +62,7 @@ _KEEPS: Final = re.compile(r"(?:.*_)?(?:msg|message|error|err|warning)", re.IGNO
 _PLACES: Final = re.compile(
     r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j)?[diuxXpcsfger]|\$?\{[^{}]*\}"
 )
+_LONG: Final = 16  # letters of a message that has no other meaning
 _SHORT: Final = 6  # letters of a part of a message that may be anywhere
 _RAISED: Final = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |$)")
 _NCCL_WARNING: Final = "EB806"  # quotes any
@@ -84,6 +85,7 @@ class Program:
     libraries: Sequence[str] = ()
     every: int = 1
     before: str = ""
+    mixed: bool = False
 
 
 def releases(
@@ -265,9 +267,12 @@ class Judge:
         self._rows = {program["name"]: program["strings"] for program in sources["programs"]}
         self._verdicts: dict[tuple[str, str], Verdict] = {}
 
-    def messages(self, words: Words) -> dict[str, str]:
+    def messages(self, program: Program, words: Words) -> dict[str, str]:
         """Return the files of the messages of failure about collectives, stores, NCCL, CUDA and IPC."""
-        return {text: path for path, strings in words.items() for text in strings if self._is_about(text)}
+        chosen = {
+            path: strings for path, strings in words.items() if path.endswith(".py") or not program.mixed
+        }
+        return {text: path for path, strings in chosen.items() for text in strings if self._is_about(text)}
 
     def _is_about(self, text: str) -> bool:
         is_message = len(_WORD.findall(text)) > 2 and self._tone.search(text) and self._subject.search(text)
@@ -282,7 +287,7 @@ class Judge:
     def _judge(self, program: Program, text: str) -> Verdict:
         line = f"{program.before}{filled(text)}".replace("\n", " ")
         codes = {failure.code for failure, _, _ in self._search.failures(line.encode())}
-        strings = [row["says"] for row in self._rows.get(program.name, ())]
+        strings = [row["says"] for rows in self._rows.values() for row in rows if len(row["says"]) > _LONG]
         if codes - {_NCCL_WARNING} or any(holds(text, says) or text.strip() in says for says in strings):
             return "matched"
         if codes or _RAISED.match(text):
@@ -325,7 +330,9 @@ def table(every: Sequence[Release], judge: Judge) -> str:
     newest: dict[str, Version] = {}
     for release in every:
         name, version = release.program.name, release.version
-        counts = Counter(judge.verdict(release.program, text) for text in judge.messages(release.words))
+        counts = Counter(
+            judge.verdict(release.program, text) for text in judge.messages(release.program, release.words)
+        )
         numbers = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict))
         lines.append(
             f'  - {{program: "{name}", package: {release.package}, version: "{version}", {numbers}}}'
@@ -358,7 +365,7 @@ def main(arguments: list[str]) -> int:
         for path, strings in release.words.items() if options.find else ():
             for text in (text for text in strings if options.find.lower() in text.lower()):
                 shown[path, text].append(str(release.version))
-        for text, path in {} if options.find else judge.messages(release.words).items():
+        for text, path in {} if options.find else judge.messages(release.program, release.words).items():
             if judge.verdict(release.program, text) == options.show:
                 shown[path, text].append(str(release.version))
     for (path, text), versions in sorted(shown.items()):
