@@ -42,6 +42,8 @@ from envbuilder.sources.names import probe_sources
 TABLES: Final = Path(__file__).parents[1] / "tests/diagnose"
 READING: Final = "reading.yaml"
 SOURCES: Final = "sources.yaml"
+WORDS: Final = "words.yaml"
+NEW: Final = "new"
 CACHE: Final = Path.home() / ".cache/envbuilder-words"
 HEAD: Final = """\
 # Words that releases print about failures, and what `diagnose` does with them. `python -m scripts.read_words` writes this file.
@@ -263,7 +265,8 @@ class Judge:
         self._subject, self._tone, self._other = (
             re.compile("|".join(reading[name]), re.IGNORECASE) for name in ("subject", "tone", "other")
         )
-        self._silent = [(row.get("program"), re.compile(row["like"])) for row in reading["silent"] or ()]
+        self._silent = [re.compile(pattern) for row in reading["silent"] for pattern in row["like"]]
+        self.unused = {pattern.pattern for pattern in self._silent}
         self._rows = {program["name"]: program["strings"] for program in sources["programs"]}
         self._verdicts: dict[tuple[str, str], Verdict] = {}
 
@@ -292,8 +295,9 @@ class Judge:
             return "matched"
         if codes or _RAISED.match(text):
             return "quoted"
-        is_silent = any(name in {program.name, None} and like.search(text) for name, like in self._silent)
-        return "silent" if is_silent else "unknown"
+        pattern = next((pattern for pattern in self._silent if pattern.search(text)), None)
+        self.unused -= {pattern.pattern} if pattern else set()
+        return "silent" if pattern else "unknown"
 
     def strings(self, program: Program, words: Words) -> Iterator[tuple[str, str]]:
         """Yield code and text of the strings in `sources.yaml` that a release has."""
@@ -348,31 +352,55 @@ def table(every: Sequence[Release], judge: Judge) -> str:
     return "\n".join(lines) + "\n"
 
 
+def shown(every: Sequence[Release], judge: Judge, kind: str) -> Iterator[tuple[str, str, str]]:
+    """Yield version, path and text of the messages with a verdict; `new` are those that first appear in unlisted releases."""
+    path = TABLES / WORDS
+    listed = yaml.safe_load(path.read_text("utf-8"))["releases"] if path.exists() else ()
+    read_before = {(row["package"], row["version"]) for row in listed}
+    messages = [(release, judge.messages(release.program, release.words)) for release in every]
+    old = {
+        text for one, texts in messages if (one.package, str(one.version)) in read_before for text in texts
+    }
+    for release, texts in messages:
+        for text, path_of in texts.items():
+            verdict = judge.verdict(release.program, text)
+            if verdict == kind or (kind == NEW and verdict != "matched" and text not in old):
+                yield str(release.version), path_of, text
+
+
+def matches(every: Sequence[Release], words: str) -> Iterator[tuple[str, str, str]]:
+    """Yield version, path and text of the strings that have these words."""
+    for release in every:
+        for path, strings in release.words.items():
+            for text in (text for text in strings if words.lower() in text.lower()):
+                yield str(release.version), path, text
+
+
 def main(arguments: list[str]) -> int:
     """Read, compare, and write the table. Returns 1 if a message is unknown, after printing it."""
     parser = argparse.ArgumentParser(prog="python -m scripts.read_words", description=__doc__)
     parser.add_argument("programs", nargs="*", help="read these alone, and write no table")
-    parser.add_argument("--find", help="print the strings with this text instead, and write no table")
-    parser.add_argument("--show", choices=get_args(Verdict), default="unknown", help="messages to print")
+    parser.add_argument("--find", help="print the strings with this text, and write no table")
+    parser.add_argument(
+        "--show", choices=(*get_args(Verdict), NEW), default="unknown", help="print these messages"
+    )
     options = parser.parse_args(arguments)
     reading, sources = (yaml.safe_load((TABLES / name).read_text("utf-8")) for name in (READING, SOURCES))
     programs = [Program(**row) for row in reading["programs"]]
     chosen = [program for program in programs if program.name in options.programs or not options.programs]
     judge = Judge(reading, sources)
     every = list(read_all(Index(probe_sources(os.environ, ProcessRunner(os.environ))), chosen))
-    shown: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for release in every:
-        for path, strings in release.words.items() if options.find else ():
-            for text in (text for text in strings if options.find.lower() in text.lower()):
-                shown[path, text].append(str(release.version))
-        for text, path in {} if options.find else judge.messages(release.program, release.words).items():
-            if judge.verdict(release.program, text) == options.show:
-                shown[path, text].append(str(release.version))
-    for (path, text), versions in sorted(shown.items()):
-        sys.stdout.write(f"{path} [{versions[0]} to {versions[-1]}, {len(versions)}]: {text!r}\n")
+    versions: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for version, path, text in (
+        matches(every, options.find) if options.find else shown(every, judge, options.show)
+    ):
+        versions[path, text].append(version)
+    for (path, text), found_in in sorted(versions.items()):
+        sys.stdout.write(f"{path} [{found_in[0]} to {found_in[-1]}, {len(found_in)}]: {text!r}\n")
     if not (options.programs or options.find):
-        save_text(TABLES / "words.yaml", table(every, judge))
-    return int(options.show == "unknown" and bool(shown) and not options.find)
+        save_text(TABLES / WORDS, table(every, judge))
+        sys.stdout.writelines(f"note: no message has `{pattern}`\n" for pattern in sorted(judge.unused))
+    return int(options.show == "unknown" and bool(versions) and not options.find)
 
 
 if __name__ == "__main__":
