@@ -6,6 +6,7 @@ strings, so a second run fetches new releases alone.
 
 import argparse
 import ast
+import contextlib
 import io
 import json
 import os
@@ -16,7 +17,7 @@ import tarfile
 import warnings
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,9 @@ HEAD: Final = """\
 # gone      strings of `sources.yaml` that the newest release does not have, with the last release that has them"""
 _STRING: Final = re.compile(rb"[\t\n\x1b\x20-\x7e]{8,2000}(?=\0)")
 _FATBIN: Final = b"\x50\xed\x55\xba\x01\x00\x10\x00"  # begins GPU code, and no more words follow
+_WHEEL: Final = re.compile(r"(?:linux[^-]*_x86_64|-any)\.whl$")
 _BLOCK: Final = 4 << 20
+_OVERLAP: Final = 4096  # bytes of a string that two blocks share
 _READABLE: Final = 4  # the flags of a segment with constants alone
 _PHRASE: Final = re.compile(r"[A-Za-z]{2,}[:,']? +\W{0,3}[A-Za-z{%]")
 _CODE: Final = re.compile(r"INTERNAL ASSERT|&& \"|to be true, but got false|::|-> \(|^\*")
@@ -90,60 +93,41 @@ class Program:
     mixed: bool = False
 
 
-def releases(
-    program: Program, files: Sequence[Listed], wanted: AbstractSet[str] = frozenset()
-) -> dict[Version, Listed]:
-    """Return the file to read of each release, oldest first: the last patch of a minor version, and those that are wanted."""
+def releases(program: Program, files: Iterable[Listed], wanted: AbstractSet[str]) -> dict[Version, Listed]:
+    """Return the file to read of each release: the last patch of a minor version, and the versions that are wanted."""
     by_version: dict[Version, Listed] = {}
     for listed in files:
-        try:
-            if listed.filename.endswith(".whl"):
-                version = parse_wheel_filename(listed.filename)[1]
-            else:
-                version = parse_sdist_filename(listed.filename)[1]
-        except (InvalidWheelFilename, InvalidSdistFilename):
-            continue
-        is_wheel = re.search(r"(?:linux[^-]*_x86_64|-any)\.whl$", listed.filename) is not None
-        is_final = not (version.is_prerelease or version.local or listed.yanked)
-        is_first = listed.filename.endswith(".tar.gz") and version not in by_version
-        if is_final and version >= Version(program.since) and (is_wheel or is_first):
-            by_version[version] = listed
-    minors = {(version.major, version.minor): version for version in sorted(by_version)}
-    chosen = list(minors.values())
-    also = {version for version in by_version if str(version) in wanted}
-    return {
-        version: by_version[version] for version in sorted({*chosen[:: program.every], *chosen[-1:], *also})
-    }
+        is_wheel = listed.filename.endswith(".whl")
+        with contextlib.suppress(InvalidWheelFilename, InvalidSdistFilename):
+            version = (parse_wheel_filename if is_wheel else parse_sdist_filename)(listed.filename)[1]
+            is_early = version.is_prerelease or version.local or version < Version(program.since)
+            is_better = _WHEEL.search(listed.filename) or not (is_wheel or version in by_version)
+            if is_better and not (is_early or listed.yanked):
+                by_version[version] = listed
+    minors = list({version.release[:2]: version for version in sorted(by_version)}.values())
+    also = (version for version in by_version if str(version) in wanted)
+    chosen = sorted({*minors[:: program.every], *minors[-1:], *also})
+    return {version: by_version[version] for version in chosen}
 
 
 def read(program: Program, listed: Listed, index: Index, cache: Path) -> Words:
     """Return the strings of a file by the path of the member that has them."""
-    python = _cached(cache / f"{listed.filename}.py.z", lambda: _read_python(program, listed, index))
-    libraries = _cached(cache / f"{listed.filename}.so.z", lambda: _read_libraries(program, listed, index))
-    return python | libraries
-
-
-def _cached(path: Path, words: Callable[[], Words]) -> Words:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {member: strings for member, strings in words().items() if strings}
-        save_bytes(path, zlib.compress(json.dumps(kept).encode()))
-    loaded: Words = json.loads(zlib.decompress(path.read_bytes()))
-    return loaded
+    words: Words = {}
+    cache.mkdir(parents=True, exist_ok=True)
+    for kind, read_part in (("py", _read_python), ("so", _read_libraries)):
+        path = cache / f"{listed.filename}.{kind}.z"
+        if not path.exists():
+            save_bytes(path, zlib.compress(json.dumps(read_part(program, listed, index)).encode()))
+        words |= json.loads(zlib.decompress(path.read_bytes()))
+    return words
 
 
 def _read_python(program: Program, listed: Listed, index: Index) -> Words:
     if not listed.filename.endswith(".whl"):
         with tarfile.open(fileobj=io.BytesIO(index.read(listed))) as archive:
-            members = [
-                member for member in archive if re.fullmatch(program.python, member.name) and member.isfile()
-            ]
-            contents = [(member.name, archive.extractfile(member)) for member in members]
-            return {
-                name.partition("/")[2]: sorted(python_strings(content.read()))
-                for name, content in contents
-                if content
-            }
+            members = [member for member in archive if re.fullmatch(program.python, member.name)]
+            contents = ((member.name.partition("/")[2], archive.extractfile(member)) for member in members)
+            return {name: sorted(python_strings(content.read())) for name, content in contents if content}
     with index.open(listed) as wheel:
         paths = [path for path in wheel.namelist() if re.fullmatch(program.python, path)]
         return {path: sorted(python_strings(wheel.read(path))) for path in paths}
@@ -161,31 +145,26 @@ def _read_libraries(program: Program, listed: Listed, index: Index) -> Words:
 
 def library_strings(stream: IO[bytes]) -> set[str]:
     """Return the phrases among a library's constants. Reads up to the code for GPUs, or to the last constant."""
-    head = stream.read(_BLOCK)
-    if head[:4] != b"\x7fELF":
+    data = stream.read(_BLOCK)
+    if data[:4] != b"\x7fELF":
         return set()
-    table, count = struct.unpack_from("<Q", head, 32)[0], struct.unpack_from("<H", head, 56)[0]
-    segments = [struct.unpack_from("<IIQQQQ", head, table + 56 * number) for number in range(count)]
+    table, count = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
+    segments = [struct.unpack_from("<IIQQQQ", data, table + 56 * number) for number in range(count)]
     loads = [(flags, start, start + size) for kind, flags, start, _, _, size in segments if kind == 1]
-    constants = [(start, end) for flags, start, end in loads if flags == _READABLE and start]
-    spans = constants or [(0, max(end for _, _, end in loads))]
-    strings, place, data = set[str](), 0, head
-    while data and place < spans[-1][1]:
-        fatbin = -1
+    spans = [(start, end) for flags, start, end in loads if flags == _READABLE and start]
+    spans = spans or [(0, max(end for _, _, end in loads))]
+    strings, place = set[str](), 0
+    while True:
         for start, end in spans:
-            part = data[max(start - place, 0) : max(end - place, 0)]
-            fatbin = part.find(_FATBIN)
-            found = (match[0].decode() for match in _STRING.finditer(part[: fatbin if fatbin >= 0 else None]))
-            strings.update(string for string in found if _is_phrase(string))
-            if fatbin >= 0:
+            part, *code = data[max(start - place, 0) : max(end - place, 0)].split(_FATBIN, 1)
+            strings.update(filter(_is_phrase, (match[0].decode() for match in _STRING.finditer(part))))
+            if code:
                 return strings
-        kept = data[-4096:]
-        place += len(data) - len(kept)
+        place += len(data) - _OVERLAP
         more = stream.read(_BLOCK)
-        if not more:
-            break
-        data = kept + more
-    return strings
+        if not more or place >= spans[-1][1]:
+            return strings
+        data = data[-_OVERLAP:] + more
 
 
 def _is_phrase(string: str) -> bool:
@@ -239,11 +218,9 @@ def _text(node: ast.AST) -> str | None:
             return "{" + ast.unparse(value) + "}"
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             texts = _text(left), _text(right)
-            if None not in texts:
-                return "".join(text or "" for text in texts)
+            return None if None in texts else "".join(map(str, texts))
         case _:
-            pass
-    return None
+            return None
 
 
 def filled(text: str) -> str:
@@ -352,51 +329,45 @@ def table(every: Sequence[Release], judge: Judge) -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown(every: Sequence[Release], judge: Judge, kind: str) -> Iterator[tuple[str, str, str]]:
-    """Yield version, path and text of the messages with a verdict; `new` are those that first appear in unlisted releases."""
-    path = TABLES / WORDS
-    listed = yaml.safe_load(path.read_text("utf-8"))["releases"] if path.exists() else ()
-    read_before = {(row["package"], row["version"]) for row in listed}
-    messages = [(release, judge.messages(release.program, release.words)) for release in every]
-    old = {
-        text for one, texts in messages if (one.package, str(one.version)) in read_before for text in texts
-    }
-    for release, texts in messages:
-        for text, path_of in texts.items():
-            verdict = judge.verdict(release.program, text)
-            if verdict == kind or (kind == NEW and verdict != "matched" and text not in old):
-                yield str(release.version), path_of, text
+def find(release: Release, words: str) -> Iterator[tuple[str, str]]:
+    """Yield path and text of the strings that have these words."""
+    for path, strings in release.words.items():
+        yield from ((path, text) for text in strings if words.lower() in text.lower())
 
 
-def matches(every: Sequence[Release], words: str) -> Iterator[tuple[str, str, str]]:
-    """Yield version, path and text of the strings that have these words."""
-    for release in every:
-        for path, strings in release.words.items():
-            for text in (text for text in strings if words.lower() in text.lower()):
-                yield str(release.version), path, text
+def show(release: Release, judge: Judge, kind: str, old: AbstractSet[str]) -> Iterator[tuple[str, str]]:
+    """Yield path and text of the messages with a verdict, or of new ones that no pattern knows."""
+    for text, path in judge.messages(release.program, release.words).items():
+        verdict = judge.verdict(release.program, text)
+        if verdict == kind or (kind == NEW and verdict != "matched" and text not in old):
+            yield path, text
 
 
 def main(arguments: list[str]) -> int:
     """Read, compare, and write the table. Returns 1 if a message is unknown, after printing it."""
     parser = argparse.ArgumentParser(prog="python -m scripts.read_words", description=__doc__)
     parser.add_argument("programs", nargs="*", help="read these alone, and write no table")
-    parser.add_argument("--find", help="print the strings with this text, and write no table")
-    parser.add_argument(
-        "--show", choices=(*get_args(Verdict), NEW), default="unknown", help="print these messages"
-    )
+    parser.add_argument("--find", help="print the strings with this text instead, and write no table")
+    help_show = "messages to print; `new` are those that no pattern knows and no release in the table has"
+    parser.add_argument("--show", choices=(*get_args(Verdict), NEW), default="unknown", help=help_show)
     options = parser.parse_args(arguments)
-    reading, sources = (yaml.safe_load((TABLES / name).read_text("utf-8")) for name in (READING, SOURCES))
+    reading, sources, before = (
+        yaml.safe_load((TABLES / name).read_text("utf-8")) for name in (READING, SOURCES, WORDS)
+    )
     programs = [Program(**row) for row in reading["programs"]]
     chosen = [program for program in programs if program.name in options.programs or not options.programs]
     judge = Judge(reading, sources)
     every = list(read_all(Index(probe_sources(os.environ, ProcessRunner(os.environ))), chosen))
+    listed = {(row["package"], row["version"]) for row in before["releases"]}
+    known = (one for one in every if (one.package, str(one.version)) in listed)
+    old = {text for release in known for text in judge.messages(release.program, release.words)}
     versions: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for version, path, text in (
-        matches(every, options.find) if options.find else shown(every, judge, options.show)
-    ):
-        versions[path, text].append(version)
-    for (path, text), found_in in sorted(versions.items()):
-        sys.stdout.write(f"{path} [{found_in[0]} to {found_in[-1]}, {len(found_in)}]: {text!r}\n")
+    for release in every:
+        found = find(release, options.find) if options.find else show(release, judge, options.show, old)
+        for place in found:
+            versions[place].append(str(release.version))
+    for (path, text), those in sorted(versions.items()):
+        sys.stdout.write(f"{path} [{those[0]} to {those[-1]}, {len(those)}]: {text!r}\n")
     if not (options.programs or options.find):
         save_text(TABLES / WORDS, table(every, judge))
         sys.stdout.writelines(f"note: no message has `{pattern}`\n" for pattern in sorted(judge.unused))
