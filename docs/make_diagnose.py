@@ -11,7 +11,8 @@ import yaml
 from envbuilder.diagnose.catalogue import Failure, Mark, Message, Stage, load_catalogue
 from tests.support.excerpts import EXCERPTS
 
-SOURCES: Final = Path(__file__).parents[1] / "tests/diagnose/sources.yaml"
+TABLES: Final = Path(__file__).parents[1] / "tests/diagnose"
+SOURCES: Final = TABLES / "sources.yaml"
 
 STAGES = {
     Stage.MACHINE: "the machine: hardware, kernel, driver, disks and limits of the node, or who runs it",
@@ -102,6 +103,40 @@ def sources_page() -> str:
         lines.append(
             f"| [{failure.code}](../diagnose/{failure.code}.md) | {failure.title} | {len(failure.lines)} | {', '.join(reasons)} | {excerpts[failure.code]} |"
         )
+    return "\n".join(lines) + "\n" + _words()
+
+
+def _words() -> str:
+    """The tables of what each release prints."""
+    words, reading = (
+        yaml.safe_load((TABLES / name).read_text("utf-8")) for name in ("words.yaml", "reading.yaml")
+    )
+    packages = ", ".join(
+        f"`pip download {package}`" for row in reading["programs"] for package in row["packages"]
+    )
+    lines = [
+        "",
+        "## Words of each release",
+        "",
+        "`python -m scripts.read_words` reads the Python files and the libraries of these packages, and keeps what",
+        "they print when something fails that has to do with collectives, stores, NCCL, CUDA or shared memory.",
+        f"Anyone can fetch them: {packages}.",
+        "",
+        "- matched: a pattern knows the message.",
+        "- quoted: an exception of Python or a warning of NCCL, which `diagnose` shows as it is.",
+        "- silent: the message needs no pattern, for one of these reasons:",
+        *(f"  - {row['why']}" for row in reading["silent"]),
+        "",
+        "| program | package | release | matched | quoted | silent | unknown |",
+        "|:--|:--|:--|--:|--:|--:|--:|",
+        *("| " + " | ".join(map(str, row.values())) + " |" for row in words["releases"]),
+        "",
+        "Strings that older releases have and the newest does not. Their patterns stay for logs of those releases:",
+        "",
+        "| program | failure | last release | string |",
+        "|:--|:--|:--|:--|",
+        *(f"| {row['program']} | {row['code']} | {row['last']} | `{row['says']}` |" for row in words["gone"]),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -34,7 +34,7 @@ _PARTS = {
     "t": "true",
 }
 _FORMAT = re.compile(
-    r"%(?P<text>p[sSJI]|sq)|%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j)?(?P<letter>[diuxXpcsSrRUfgGeEmvqwTt%])"
+    r"%(?P<text>p[sSJIT]|sq|S)|%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j)?(?P<letter>[diuxXpcsSrRUfgGeEmvqwTt%])"
     r"|%\d|\$?\{[^{}]*\}|\$(?!PATH\b)[A-Za-z]\w*"
 )
 
