@@ -50,6 +50,7 @@ _PLACES: Final = re.compile(r"%[-+ #0]*[\d*]*\.?[\d*]*(?:hh?|ll?|[zj])?[diuxXpcs
 _LONG: Final = 16  # letters of a message that has no other meaning
 _SHORT: Final = 6  # letters of a part of a message that may be anywhere
 _RAISED: Final = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |$)")
+_WORD: Final = re.compile(r"[A-Za-z']{2,}")
 _NCCL_WARNING: Final = "EB806"  # quotes any
 
 
@@ -217,18 +218,12 @@ class Judge:
 
     def messages(self, program: Program, words: Words) -> dict[str, str]:
         """Return the files of the messages of failure about collectives, stores, NCCL, CUDA and IPC."""
-        chosen = {
-            path: strings for path, strings in words.items() if path.endswith(".py") or not program.mixed
-        }
-        return {text: path for path, strings in chosen.items() for text in strings if self._is_about(text)}
+        chosen = [path for path in words if path.endswith(".py") or not program.mixed]
+        return {text: path for path in chosen for text in words[path] if self._is_about(text)}
 
     def _is_about(self, text: str) -> bool:
-        is_message = (
-            len(re.findall(r"[A-Za-z']{2,}", text)) > 2
-            and self._tone.search(text)
-            and self._subject.search(text)
-        )
-        return bool(is_message) and not self._other.search(text)
+        has_both = self._tone.search(text) and self._subject.search(text)
+        return bool(has_both and len(_WORD.findall(text)) > 2 and not self._other.search(text))
 
     def verdict(self, program: Program, text: str) -> Verdict:
         """Return what `diagnose` does with a message."""
