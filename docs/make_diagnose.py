@@ -108,31 +108,21 @@ def sources_page() -> str:
 
 def _words() -> str:
     """The tables of what each release prints."""
-    words, reading = (
-        yaml.safe_load((TABLES / name).read_text("utf-8")) for name in ("words.yaml", "reading.yaml")
-    )
-    packages = ", ".join(
-        f"`pip download {package}`" for row in reading["programs"] for package in row["packages"]
-    )
+    words = yaml.safe_load((TABLES / "words.yaml").read_text("utf-8"))
+    reading = yaml.safe_load((TABLES / "reading.yaml").read_text("utf-8"))
+    packages = (package for row in reading["programs"] for package in row["packages"])
     lines = [
-        "",
-        "## Words of each release",
-        "",
-        "`python -m scripts.read_words` reads the Python files and the libraries of these packages, and keeps what",
-        "they print when something fails that has to do with collectives, stores, NCCL, CUDA or shared memory.",
-        f"Anyone can fetch them: {packages}.",
-        "",
-        "- matched: a pattern knows the message.",
-        "- quoted: an exception of Python or a warning of NCCL, which `diagnose` shows as it is.",
-        "- silent: the message needs no pattern, for one of these reasons:",
-        *(f"  - {row['why']}" for row in reading["silent"]),
-        "",
-        "| program | package | release | matched | quoted | silent | unknown |",
+        "\n## Words of each release\n",
+        "`python -m scripts.read_words` reads the Python files and the libraries of these packages, and keeps what they print when",
+        "something fails that has to do with collectives, stores, NCCL, CUDA or shared memory.",
+        f"Anyone can fetch them: {', '.join(f'`pip download {package}`' for package in packages)}.\n",
+        "A message is matched by a pattern, or quoted: it is an exception of Python or a warning of NCCL, which `diagnose` shows",
+        "as it is. A silent one needs no pattern, for one of these reasons:\n",
+        *(f"- {row['why']}" for row in reading["silent"]),
+        "\n| program | package | release | matched | quoted | silent | unknown |",
         "|:--|:--|:--|--:|--:|--:|--:|",
         *("| " + " | ".join(map(str, row.values())) + " |" for row in words["releases"]),
-        "",
-        "Strings that older releases have and the newest does not. Their patterns stay for logs of those releases:",
-        "",
+        "\nStrings that older releases have and the newest does not. Their patterns stay for logs of those releases:\n",
         "| program | failure | last release | string |",
         "|:--|:--|:--|:--|",
         *(f"| {row['program']} | {row['code']} | {row['last']} | `{row['says']}` |" for row in words["gone"]),

@@ -17,19 +17,13 @@ import tarfile
 import warnings
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal, get_args
 
 import yaml
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging import utils
 from packaging.version import Version
 
 from envbuilder.compat.tables.torch import load_torches
@@ -41,38 +35,23 @@ from envbuilder.sources.fetch.source_client import Index, Listed
 from envbuilder.sources.names import probe_sources
 
 TABLES: Final = Path(__file__).parents[1] / "tests/diagnose"
-READING: Final = "reading.yaml"
-SOURCES: Final = "sources.yaml"
-WORDS: Final = "words.yaml"
-NEW: Final = "new"
+FILES: Final = ("reading.yaml", "sources.yaml", "words.yaml")
 CACHE: Final = Path.home() / ".cache/envbuilder-words"
-HEAD: Final = """\
-# Words that releases print about failures, and what `diagnose` does with them. `python -m scripts.read_words` writes this file.
-#
-# matched   a pattern of the catalogue or a string of `sources.yaml` knows it
-# quoted    an exception of Python, or a warning of NCCL: `diagnose` quotes the words as they are
-# silent    left to the log for a reason in `reading.yaml`
-# unknown   none of these
-# gone      strings of `sources.yaml` that the newest release does not have, with the last release that has them"""
 _STRING: Final = re.compile(rb"[\t\n\x1b\x20-\x7e]{8,2000}(?=\0)")
 _FATBIN: Final = b"\x50\xed\x55\xba\x01\x00\x10\x00"  # begins GPU code, and no more words follow
 _WHEEL: Final = re.compile(r"(?:linux[^-]*_x86_64|-any)\.whl$")
 _BLOCK: Final = 4 << 20
 _OVERLAP: Final = 4096  # bytes of a string that two blocks share
-_READABLE: Final = 4  # the flags of a segment with constants alone
 _PHRASE: Final = re.compile(r"[A-Za-z]{2,}[:,']? +\W{0,3}[A-Za-z{%]")
 _CODE: Final = re.compile(r"INTERNAL ASSERT|&& \"|to be true, but got false|::|-> \(|^\*")
 _WRITES: Final = re.compile(r"(?:.*_)?(?:warn|warning|error|exception|critical|fatal|print)")
 _KEEPS: Final = re.compile(r"(?:.*_)?(?:msg|message|error|err|warning)", re.IGNORECASE)
-_PLACES: Final = re.compile(
-    r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j)?[diuxXpcsfger]|\$?\{[^{}]*\}"
-)
+_PLACES: Final = re.compile(r"%[-+ #0]*[\d*]*\.?[\d*]*(?:hh?|ll?|[zj])?[diuxXpcsfger]|\$?\{[^{}]*\}")
 _LONG: Final = 16  # letters of a message that has no other meaning
 _SHORT: Final = 6  # letters of a part of a message that may be anywhere
 _RAISED: Final = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |$)")
-_NCCL_WARNING: Final = "EB806"  # quotes any
 _WORD: Final = re.compile(r"[A-Za-z']{2,}")
-_EXCEPTION: Final = re.compile(r"\w+(?:Error|Exception|Failure|Timeout)")
+_NCCL_WARNING: Final = "EB806"  # quotes any
 
 
 Words = dict[str, list[str]]  # by the path of the file in the package
@@ -93,13 +72,14 @@ class Program:
     mixed: bool = False
 
 
-def releases(program: Program, files: Iterable[Listed], wanted: AbstractSet[str]) -> dict[Version, Listed]:
+def releases(program: Program, files: Iterable[Listed], wanted: Collection[str]) -> dict[Version, Listed]:
     """Return the file to read of each release: the last patch of a minor version, and the versions that are wanted."""
     by_version: dict[Version, Listed] = {}
     for listed in files:
         is_wheel = listed.filename.endswith(".whl")
-        with contextlib.suppress(InvalidWheelFilename, InvalidSdistFilename):
-            version = (parse_wheel_filename if is_wheel else parse_sdist_filename)(listed.filename)[1]
+        with contextlib.suppress(utils.InvalidWheelFilename, utils.InvalidSdistFilename):
+            parse = utils.parse_wheel_filename if is_wheel else utils.parse_sdist_filename
+            version = parse(listed.filename)[1]
             is_early = version.is_prerelease or version.local or version < Version(program.since)
             is_better = _WHEEL.search(listed.filename) or not (is_wheel or version in by_version)
             if is_better and not (is_early or listed.yanked):
@@ -146,18 +126,17 @@ def _read_libraries(program: Program, listed: Listed, index: Index) -> Words:
 def library_strings(stream: IO[bytes]) -> set[str]:
     """Return the phrases among a library's constants. Reads up to the code for GPUs, or to the last constant."""
     data = stream.read(_BLOCK)
-    if data[:4] != b"\x7fELF":
-        return set()
     table, count = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
     segments = [struct.unpack_from("<IIQQQQ", data, table + 56 * number) for number in range(count)]
     loads = [(flags, start, start + size) for kind, flags, start, _, _, size in segments if kind == 1]
-    spans = [(start, end) for flags, start, end in loads if flags == _READABLE and start]
+    spans = [(start, end) for flags, start, end in loads if flags == 4 and start]  # readable: constants
     spans = spans or [(0, max(end for _, _, end in loads))]
     strings, place = set[str](), 0
     while True:
         for start, end in spans:
             part, *code = data[max(start - place, 0) : max(end - place, 0)].split(_FATBIN, 1)
-            strings.update(filter(_is_phrase, (match[0].decode() for match in _STRING.finditer(part))))
+            texts = (match[0].decode() for match in _STRING.finditer(part))
+            strings.update(text for text in texts if _PHRASE.search(text) and not _CODE.search(text))
             if code:
                 return strings
         place += len(data) - _OVERLAP
@@ -165,10 +144,6 @@ def library_strings(stream: IO[bytes]) -> set[str]:
         if not more or place >= spans[-1][1]:
             return strings
         data = data[-_OVERLAP:] + more
-
-
-def _is_phrase(string: str) -> bool:
-    return _PHRASE.search(string) is not None and _CODE.search(string) is None
 
 
 def python_strings(source: bytes) -> set[str]:
@@ -182,29 +157,28 @@ def python_strings(source: bytes) -> set[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Raise(exc=ast.Call(func=function, args=arguments)):
-                strings.update(f"{_name(function)}: {text}" for part in arguments for text in _texts(part))
-            case ast.Call(func=function, args=arguments) if _WRITES.fullmatch(_name(function)):
+                strings.update(
+                    f"{ast.unparse(function).rpartition('.')[2]}: {text}"
+                    for part in arguments
+                    for text in _texts(part)
+                )
+            case ast.Call(func=function, args=arguments) if _WRITES.fullmatch(
+                ast.unparse(function).rpartition(".")[2]
+            ):
                 strings.update(text for part in arguments for text in _texts(part))
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if _KEEPS.fullmatch(name):
                 strings.update(_texts(value))
-            case ast.ClassDef(name=name) if _EXCEPTION.fullmatch(name):
+            case ast.ClassDef(name=name) if _RAISED.match(name):
                 strings.add(name)
             case _:
                 pass
     return strings
 
 
-def _name(function: ast.expr) -> str:
-    return getattr(function, "attr", getattr(function, "id", ""))
-
-
 def _texts(node: ast.AST) -> Iterator[str]:
     text = _text(node)
-    if text is not None:
-        yield text
-    else:
-        for child in ast.iter_child_nodes(node):
-            yield from _texts(child)
+    below = (text for child in ast.iter_child_nodes(node) for text in _texts(child))
+    yield from below if text is None else [text]
 
 
 def _text(node: ast.AST) -> str | None:
@@ -221,11 +195,6 @@ def _text(node: ast.AST) -> str | None:
             return None if None in texts else "".join(map(str, texts))
         case _:
             return None
-
-
-def filled(text: str) -> str:
-    """Return a format string with values in its places."""
-    return _PLACES.sub(lambda place: "x1" if place[0][-1] == "s" else "7", text)
 
 
 def holds(text: str, says: str) -> bool:
@@ -249,14 +218,12 @@ class Judge:
 
     def messages(self, program: Program, words: Words) -> dict[str, str]:
         """Return the files of the messages of failure about collectives, stores, NCCL, CUDA and IPC."""
-        chosen = {
-            path: strings for path, strings in words.items() if path.endswith(".py") or not program.mixed
-        }
-        return {text: path for path, strings in chosen.items() for text in strings if self._is_about(text)}
+        chosen = [path for path in words if path.endswith(".py") or not program.mixed]
+        return {text: path for path in chosen for text in words[path] if self._is_about(text)}
 
     def _is_about(self, text: str) -> bool:
-        is_message = len(_WORD.findall(text)) > 2 and self._tone.search(text) and self._subject.search(text)
-        return bool(is_message) and not self._other.search(text)
+        has_both = self._tone.search(text) and self._subject.search(text)
+        return bool(has_both and len(_WORD.findall(text)) > 2 and not self._other.search(text))
 
     def verdict(self, program: Program, text: str) -> Verdict:
         """Return what `diagnose` does with a message."""
@@ -265,7 +232,8 @@ class Judge:
         return self._verdicts[program.name, text]
 
     def _judge(self, program: Program, text: str) -> Verdict:
-        line = f"{program.before}{filled(text)}".replace("\n", " ")
+        filled = _PLACES.sub(lambda place: "x1" if place[0][-1] == "s" else "7", text)
+        line = f"{program.before}{filled}".replace("\n", " ")
         codes = {failure.code for failure, _, _ in self._search.failures(line.encode())}
         strings = [row["says"] for rows in self._rows.values() for row in rows if len(row["says"]) > _LONG]
         if codes - {_NCCL_WARNING} or any(holds(text, says) or text.strip() in says for says in strings):
@@ -283,7 +251,7 @@ class Judge:
         yield from (pair for pair in pairs if holds(texts, pair[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Release:
     """What was read of one release."""
 
@@ -299,14 +267,13 @@ def read_all(index: Index, programs: Sequence[Program]) -> Iterator[Release]:
     for program in programs:
         for package in program.packages:
             for version, listed in releases(program, index.files(package), required).items():
-                sys.stderr.write(f"{listed.filename}\n")
                 words = read(program, listed, index, CACHE)
-                yield Release(program=program, package=package, version=version, words=words)
+                yield Release(program, package, version, words)
 
 
 def table(every: Sequence[Release], judge: Judge) -> str:
     """Return the text of `words.yaml`."""
-    lines = [HEAD, "releases:"]
+    lines = ["# Written by `python -m scripts.read_words`; `reading.yaml` explains it.", "releases:"]
     last: dict[tuple[str, str, str], Version] = {}
     newest: dict[str, Version] = {}
     for release in every:
@@ -329,17 +296,15 @@ def table(every: Sequence[Release], judge: Judge) -> str:
     return "\n".join(lines) + "\n"
 
 
-def find(release: Release, words: str) -> Iterator[tuple[str, str]]:
-    """Yield path and text of the strings that have these words."""
-    for path, strings in release.words.items():
-        yield from ((path, text) for text in strings if words.lower() in text.lower())
-
-
-def show(release: Release, judge: Judge, kind: str, old: AbstractSet[str]) -> Iterator[tuple[str, str]]:
-    """Yield path and text of the messages with a verdict, or of new ones that no pattern knows."""
+def chosen(release: Release, judge: Judge, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Yield path and text of the strings that the options ask for."""
+    if options.find:
+        every = ((path, text) for path, strings in release.words.items() for text in strings)
+        yield from (pair for pair in every if options.find.lower() in pair[1].lower())
+        return
     for text, path in judge.messages(release.program, release.words).items():
         verdict = judge.verdict(release.program, text)
-        if verdict == kind or (kind == NEW and verdict != "matched" and text not in old):
+        if verdict == options.show or (options.show == "new" and verdict != "matched"):
             yield path, text
 
 
@@ -348,28 +313,30 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.read_words", description=__doc__)
     parser.add_argument("programs", nargs="*", help="read these alone, and write no table")
     parser.add_argument("--find", help="print the strings with this text instead, and write no table")
-    help_show = "messages to print; `new` are those that no pattern knows and no release in the table has"
-    parser.add_argument("--show", choices=(*get_args(Verdict), NEW), default="unknown", help=help_show)
-    options = parser.parse_args(arguments)
-    reading, sources, before = (
-        yaml.safe_load((TABLES / name).read_text("utf-8")) for name in (READING, SOURCES, WORDS)
+    parser.add_argument(
+        "--show", choices=(*get_args(Verdict), "new"), default="unknown", help="what to print"
     )
-    programs = [Program(**row) for row in reading["programs"]]
-    chosen = [program for program in programs if program.name in options.programs or not options.programs]
+    options = parser.parse_args(arguments)
+    reading, sources, before = (yaml.safe_load((TABLES / name).read_text("utf-8")) for name in FILES)
+    rows = (row for row in reading["programs"] if not options.programs or row["name"] in options.programs)
     judge = Judge(reading, sources)
-    every = list(read_all(Index(probe_sources(os.environ, ProcessRunner(os.environ))), chosen))
-    listed = {(row["package"], row["version"]) for row in before["releases"]}
-    known = (one for one in every if (one.package, str(one.version)) in listed)
-    old = {text for release in known for text in judge.messages(release.program, release.words)}
+    every = list(
+        read_all(
+            Index(probe_sources(os.environ, ProcessRunner(os.environ))),
+            [Program(**row) for row in rows],
+        )
+    )
     versions: dict[tuple[str, str], list[str]] = defaultdict(list)
     for release in every:
-        found = find(release, options.find) if options.find else show(release, judge, options.show, old)
-        for place in found:
-            versions[place].append(str(release.version))
+        for place in chosen(release, judge, options):
+            versions[place].append(f"{release.package} {release.version}")
+    if options.show == "new":
+        old = {f"{row['package']} {row['version']}" for row in before["releases"]}
+        versions = {place: those for place, those in versions.items() if old.isdisjoint(those)}
     for (path, text), those in sorted(versions.items()):
         sys.stdout.write(f"{path} [{those[0]} to {those[-1]}, {len(those)}]: {text!r}\n")
     if not (options.programs or options.find):
-        save_text(TABLES / WORDS, table(every, judge))
+        save_text(TABLES / FILES[-1], table(every, judge))
         sys.stdout.writelines(f"note: no message has `{pattern}`\n" for pattern in sorted(judge.unused))
     return int(options.show == "unknown" and bool(versions) and not options.find)
 
