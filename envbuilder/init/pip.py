@@ -1,7 +1,6 @@
 """Read `requirements.txt` and the arguments of `pip install`."""
 
 import re
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,10 +11,10 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.compat.python_code import CODE, PythonCode, plain_texts, project_files, read_code
 from envbuilder.compat.tables.cuda import Switch, load_switches
-from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted
 from envbuilder.core.text.redact import has_credentials
+from envbuilder.init.build_tools import TORCH, BuildTool, build_tool, load_toml, required, requirement_name
 from envbuilder.init.requests import CONFIGURED, LONGEST, Requests, read_text
 from envbuilder.recipe.extension import BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
@@ -191,12 +190,9 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         git, commit = submodule
         requests.extension(Extension(name=project.name, git=git, commit=commit), where)
         return
-    if (
-        folder
-        and any((folder / name).is_file() for name in BUILDS)
-        and (not is_whole or _has_extensions(folder))
-    ):
-        request_project(folder, requests)
+    tool = build_tool(folder) if folder else None
+    if folder and any((folder / name).is_file() for name in BUILDS) and (tool or not is_whole):
+        request_build(folder, tool, requests)
         return
     if project.commit or project.sha256:
         extension = Extension(
@@ -227,9 +223,17 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
     requests.leave(where, project.text, why, hint=hint)
 
 
-def _has_extensions(folder: Path) -> bool:
-    code = read_code(folder / "setup.py")
-    return bool(code and code.builds)
+def request_build(folder: Path, tool: BuildTool | None, requests: Requests) -> None:
+    """Request a project that is built as a whole, with what its build tool would fetch, and say which tool it is."""
+    request_project(folder, requests)
+    for name in tool.packages if tool else ():
+        requests.add_package(name, str(folder))
+    for name in tool.apt if tool else ():
+        requests.debian(name, str(folder))
+    if tool not in (None, TORCH):
+        added = ", ".join(f"`{name}`" for name in (*tool.packages, *tool.apt))
+        message = f"`{folder.resolve().name}` is built by {tool.label}{f': added {added}' if added else ''}"
+        requests.note(str(folder), message, hint=tool.hint)
 
 
 def request_project(folder: Path, requests: Requests) -> None:
@@ -285,27 +289,7 @@ def _request_headers(folder: Path, name: str, requests: Requests) -> None:
         requests.note(str(folder), f"{names} {verb} added: `{name}` includes {headers}")
 
 
-def requirement_name(text: str) -> str:
-    """Return the normal name of a requirement."""
-    return canonicalize_name(re.split(r"[\s<>=!~\[;@]", text, maxsplit=1)[0])
-
-
 def module_name(text: str) -> str:
     """Return a name that Python can import."""
     name = re.sub(r"\W", "_", text)
     return name if name.isidentifier() else f"_{name}"
-
-
-def required(build: dict[str, object]) -> list[str]:
-    """Return what the table `build-system` of a pyproject.toml requires."""
-    needed = build.get("requires", [])
-    return list(map(str, needed)) if isinstance(needed, list) else []
-
-
-def load_toml(path: Path) -> dict[str, dict[str, object]]:
-    """Return a TOML file's tables; raises UsageError for a file that is none."""
-    try:
-        tables = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"`{path}` is not TOML: {error}") from error
-    return {key: value for key, value in tables.items() if isinstance(value, dict)}

@@ -18,13 +18,12 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
+from envbuilder.init.build_tools import TORCH, BuildTool, load_toml, tool_of_pyproject, tool_of_setup
 from envbuilder.init.pip import (
-    load_toml,
     module_name,
     read_requirement,
+    request_build,
     request_imported,
-    request_project,
 )
 from envbuilder.init.requests import Requests, read_text
 from envbuilder.recipe.extension import GIT_URL, Extension
@@ -39,7 +38,7 @@ def read_extensions(top: Path, requests: Requests) -> None:
     codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
     built = _builds(top, codes)
     for folder, tool in built.items():
-        _request_build(folder, tool, requests)
+        request_build(folder, tool, requests)
     loads = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
     inside: dict[Path, list[str]] = {}  # calls in a project that is built as a whole
     for code, call in loads:
@@ -63,19 +62,6 @@ def read_extensions(top: Path, requests: Requests) -> None:
     near = {folder for code, _ in loads for folder in (code.path.parent, code.path.parent.parent)}
     _check_orphans(top, {*built, *near}, requests)
     _check_submodules(top, requests)
-
-
-def _request_build(folder: Path, tool: BuildTool, requests: Requests) -> None:
-    """Request a project that is built as a whole, with what its build tool would fetch, and say which tool it is."""
-    request_project(folder, requests)
-    for name in tool.packages:
-        requests.add_package(name, str(folder))
-    for name in tool.apt:
-        requests.debian(name, str(folder))
-    if tool is not TORCH:
-        added = ", ".join(f"`{name}`" for name in (*tool.packages, *tool.apt))
-        message = f"`{folder.resolve().name}` is built by {tool.label}{f': added {added}' if added else ''}"
-        requests.note(str(folder), message, hint=tool.hint)
 
 
 def has_loads(path: Path) -> bool:
@@ -326,7 +312,7 @@ def read_setup(path: Path, requests: Requests) -> None:
     for text in code.texts(needed):
         read_requirement(text, where, requests)
     if tool := tool_of_setup(code):
-        _request_build(path.parent, tool, requests)
+        request_build(path.parent, tool, requests)
 
 
 def read_setup_cfg(path: Path, requests: Requests) -> None:

@@ -281,6 +281,15 @@ PROJECTS = {
         extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),
         packages=("tqdm",),
     ),
+    "projects of other build tools in requirements": Project(
+        files=(
+            ("requirements.txt", "-e .\n./ops\n"), ("setup.py", CMAKE), ("CMakeLists.txt", ""),
+            ("ops/pyproject.toml", '[build-system]\nrequires = ["scikit-build-core"]\nbuild-backend = "scikit_build_core.build"\n'), ("ops/CMakeLists.txt", ""),
+        ),
+        extensions=("{name: fused, path: .}", "{name: ops, path: ops}"),
+        packages=("cmake", "scikit-build-core"),
+        left=("is built by CMake, which setup.py calls", "`ops` is built by scikit-build-core: added `cmake`, `ninja`"),
+    ),
 }  # fmt: skip
 
 
