@@ -296,6 +296,7 @@ def environment(spec, jobs, *, simulates=False, chooses=False):
         CC="gcc",
         CXX="g++",
         CUDA_HOME="/usr/local/cuda",
+        LIBRARY_PATH="/usr/local/cuda/lib64/stubs",  # of the linker, which finds no driver here; no program runs by it
         MAX_JOBS=str(jobs),
         NVCC_APPEND_FLAGS="--objdir-as-tempdir",  # names without the process id make objects reproducible
         TORCH_CUDA_ARCH_LIST=";".join(spec["gpus"]),

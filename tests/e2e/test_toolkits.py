@@ -73,7 +73,7 @@ def lay_out(
         archive.extractall(f"{folder}/root{SITE}")
     toolkit = locked_toolkit(wanted, parts)
     assert toolkit
-    rules, inputs = CudaStep(toolkit=toolkit, artifacts=parts).rules() | {"site": SITE}, folder / "inputs"
+    rules, inputs = CudaStep(toolkit=toolkit, artifacts=parts).rules() | {"site": SITE, "machine": 62}, folder / "inputs"
     inputs.mkdir()
     for part in parts:
         link_or_copy(context.store.artifact(part.sha256), inputs / part.filename)

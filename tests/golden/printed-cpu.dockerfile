@@ -475,7 +475,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "3d51ecbc76ad5003a468d7d34ffe61062f56e9a4f99b812acc6e53430e5173ac",
+| "key": "5d28626d2d72e6a7d0e0d1bfb0074e00dbc58a05f09f9aeb96945626b8928379",
 | "name": "fused",
 | "patch": "",
 | "path": "",
