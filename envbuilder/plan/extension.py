@@ -20,13 +20,14 @@ from envbuilder.recipe.extension import Form
 
 # The program, what it starts and what it imports.
 FILES: Final = (
-    "extension.py", "gpu_code.py", "capture_calls.py", "compile_call.py", "sitecustomize.py", "steady.c", "no_comment.ld"
+    "extension.py", "gpu_code.py", "capture_calls.py", "compile_call.py", "sitecustomize.py", "steady.c", "no_comment.ld", "git.sh"
 )  # fmt: skip
 PREFIX: Final = "/opt/env"
 PYTHON: Final = f"{PREFIX}/bin/python"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
 BUILD_DIRECTORY: Final = "/space"  # in the root of the program
 SOURCE: Final = f"{BUILD_DIRECTORY}/src"
+_NO_COMMIT: Final = "0" * 40  # as git writes it: the sources are a folder of this machine
 CAPTURED: Final = "captured"  # in INPUTS of a captured call, and in OUT of a capture
 # The packages that a compile of `sources` reads: compiler, linker, libraries' and Python's headers.
 _COMPILER: Final = re.compile(
@@ -226,7 +227,8 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
     lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
     lines += [f"    capture {line}" for line in extension.capture]
     if archive := extension.archive:
-        lines.append(f"    {archive.kind} {archive.name} sha256:{archive.sha256}")
+        commit = f" {extension.commit}" if extension.commit else ""  # a version may hold it
+        lines.append(f"    {archive.kind} {archive.name}{commit} sha256:{archive.sha256}")
     return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
 
 
@@ -265,7 +267,14 @@ def call_program(ground: Ground, extension: LockedExtension, call: LoadCall, cal
 
 
 def _program(ground: Ground, extension: LockedExtension, values: Mapping[str, object], why: str) -> Program:
-    common = {"name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env}
+    commit = extension.commit or ("" if extension.archive else _NO_COMMIT)
+    common = {
+        "name": extension.name,
+        "form": extension.form,
+        "gpus": ground.gpus,
+        "env": extension.env,
+        "commit": commit,
+    }
     return Program(
         name="", files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", "cuda"),
         spec=spec_text({**common, **values}), why=why,

@@ -1,7 +1,8 @@
 """Make one extension: `extension.py SPEC INPUTS OUT`. Runs under the environment's own Python, without a GPU.
 
 SPEC has `name`, `form`, `key` (of what it makes) and `gpus`, such as 8.0. Its sources are `files`, path → sha256, which lie in
-INPUTS/files, or INPUTS/archive, whose first folder is left out with `strip`; `patch` is one of `files`. By `form`:
+INPUTS/files, or INPUTS/archive, whose first folder is left out with `strip`; `patch` is one of `files`. `commit` is what `git rev-parse
+HEAD` answers (`git.sh`). By `form`:
 
 * `load`: `call` has the arguments of torch's `load()` or `load_inline()`, with /space/src as the folder of the sources.
 * `project`: the setup.py or pyproject.toml in the folder `path` makes a wheel, which is installed.
@@ -306,6 +307,7 @@ def environment(spec, jobs, *, simulates=False, chooses=False):
     )
     if simulates:
         env["PYTHONPATH"] = os.path.join(SCRATCH, "customize")
+        env["PATH"] = os.path.join(SCRATCH, "bin") + ":" + env["PATH"]
         if spec["gpus"]:
             env["_ENVBUILDER_CAPABILITY"] = spec["gpus"][0]
     if chooses and spec["gpus"] and "TORCH_CUDA_ARCH_LIST" not in variables:
@@ -560,6 +562,9 @@ def main(spec_file, inputs, out):
     empty_folder(SCRATCH)
     os.mkdir(SCRATCH + "/customize")
     shutil.copyfile(STEPS + "/sitecustomize.py", SCRATCH + "/customize/sitecustomize.py")
+    program = os.path.join(SCRATCH, "bin/git")
+    write(program, read(STEPS + "/git.sh").replace(b"=COMMIT", b"=" + spec["commit"].encode()))
+    os.chmod(program, 0o755)
     compile_steady()
     clear_space(is_kept=is_kept)
     if os.path.isdir(captured):

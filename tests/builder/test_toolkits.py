@@ -84,7 +84,10 @@ def wheel(path: Path, files: dict[str, str], *, modes: dict[str, int] | None = N
 
 def lay(tmp_path: Path, toolkit: Toolkit, *packages: Path) -> Path:
     artifacts = tuple(map(locked, toolkit.parts[: len(packages)]))
-    rules = CudaStep(toolkit=toolkit, artifacts=artifacts).rules() | {"site": f"/{SITE}", "machine": 62}
+    rules = CudaStep(toolkit=toolkit, artifacts=artifacts).rules() | {
+        "site": f"/{SITE}",
+        "machine": X86_64.elf,
+    }
     inputs = tmp_path / "inputs"
     inputs.mkdir(parents=True)
     for artifact, package in zip(artifacts, packages, strict=True):

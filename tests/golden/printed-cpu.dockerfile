@@ -77,6 +77,10 @@ file 644 /steps/extensions.py <<'END'
 |the program extensions.py
 END
 
+file 644 /steps/git.sh <<'END'
+|the program git.sh
+END
+
 file 644 /steps/gpu_code.py <<'END'
 |the program gpu_code.py
 END
@@ -467,6 +471,7 @@ file 644 /step/spec.json <<'END'
 |  "with_cuda": false,
 |  "with_pytorch_error_handling": true
 | },
+| "commit": "0000000000000000000000000000000000000000",
 | "env": [],
 | "files": {
 |  "fused/fused_bias_act.cpp": "730188a60651797a76a0d31794634974eb66926b68dd0f43dbf23adeda9fa268",
@@ -475,7 +480,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "5d28626d2d72e6a7d0e0d1bfb0074e00dbc58a05f09f9aeb96945626b8928379",
+| "key": "3f5c36fd824f8f2f0b7a877e563a2fec8cc1d56b1137ca469655dd248dfca5f8",
 | "name": "fused",
 | "patch": "",
 | "path": "",
