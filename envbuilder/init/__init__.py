@@ -32,7 +32,14 @@ from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile
 from envbuilder.init.pip import read_requirements
-from envbuilder.init.project import read_folder, read_git, read_pyproject, read_setup, read_setup_cfg
+from envbuilder.init.project import (
+    check_submodules,
+    read_folder,
+    read_git,
+    read_pyproject,
+    read_setup,
+    read_setup_cfg,
+)
 from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
@@ -268,6 +275,10 @@ def write_recipe(
         else:
             read_git(Path(project), runner, requests)
             read_source(Path(project), requests)
+            if not Path(project).is_dir():  # reading a folder checks those below it
+                paths = (known.path for known in requests.extensions.values() if not known.is_remote)
+                own = {above for path in paths if path for above in (Path(path), *Path(path).parents)}
+                check_submodules(sorted(filter(requests.holds, own)), requests)
     if sources.gpus:
         take_gpus(sources.gpus, tables, requests)
     for key, version in sources.versions.items():

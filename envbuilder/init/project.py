@@ -8,7 +8,7 @@ import ast
 import configparser
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -61,7 +61,7 @@ def read_extensions(top: Path, requests: Requests) -> None:
     # A `load()` may name sources of any folder beside or below its own.
     near = {folder for code, _ in loads for folder in (code.path.parent, code.path.parent.parent)}
     _check_orphans(top, {*built, *near}, requests)
-    _check_submodules(top, requests)
+    check_submodules(dict.fromkeys((top, *built)), requests)
 
 
 def has_loads(path: Path) -> bool:
@@ -139,18 +139,23 @@ def _importable(path: Path, top: Path, codes: list[PythonCode]) -> tuple[Path, s
     return next(reversed(ways), None)
 
 
-def _check_submodules(top: Path, requests: Requests) -> None:
-    """Report the submodules that are not checked out: extensions may need them, or be in them."""
-    file, taken = top / ".gitmodules", {(known.git, known.commit) for known in requests.extensions.values()}
-    absent = [
-        f"`{path}`"
-        for path, _ in _absent_submodules(file)
-        if requests.submodules.get((top / path).resolve()) not in taken
-    ]
-    if absent:
-        hint = f"git -C {pasted(top)} submodule update --init --recursive"
-        message = f"not checked out, so what it has is not read: submodule {', '.join(absent)}"
-        requests.note(str(file), message, hint=hint)
+def check_submodules(folders: Iterable[Path], requests: Requests) -> None:
+    """Report the submodules of these folders that are not checked out: extensions may need them, or be in them."""
+    taken = {(known.git, known.commit) for known in requests.extensions.values()}
+    built = {known.path: name for name, known in requests.extensions.items() if not known.is_remote}
+    for folder in folders:
+        file = folder / ".gitmodules"
+        absent = [
+            f"`{path}`"
+            for path, _ in _absent_submodules(file)
+            if requests.submodules.get((folder / path).resolve()) not in taken
+        ]
+        if absent and requests.holds(file):
+            name = built.get(folder.resolve().as_posix())
+            lacks = f"the build of `{name}` lacks it" if name else "what it has is not read"
+            hint = f"git -C {pasted(folder)} submodule update --init --recursive"
+            message = f"not checked out, so {lacks}: submodule {', '.join(absent)}"
+            requests.note(str(file), message, hint=hint)
 
 
 def _absent_submodules(file: Path) -> Iterator[tuple[str, str]]:

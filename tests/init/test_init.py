@@ -17,7 +17,16 @@ from envbuilder import cli
 from envbuilder.compat.check import load_tables
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
-from envbuilder.init import ask_missing, examples_folder, make, read_facts, read_machine, read_source
+from envbuilder.init import (
+    RecipeSources,
+    ask_missing,
+    examples_folder,
+    make,
+    read_facts,
+    read_machine,
+    read_source,
+    write_recipe,
+)
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment, read_spec
 from envbuilder.init.pip import read_requirement
@@ -255,6 +264,25 @@ def test_a_submodule_that_is_not_checked_out_is_taken_from_its_commit(tmp_path: 
     ]
     (said,) = (one.message for one in requests.left if "submodule" in one.message)
     assert said == "not checked out, so what it has is not read: submodule `glm`"
+
+
+@pytest.mark.programs
+def test_a_file_of_a_project_says_the_submodules_that_its_build_lacks(tmp_path: Path):
+    (tmp_path / "ops/third_party").mkdir(parents=True)
+    (tmp_path / "ops/.gitmodules").write_text('[submodule "c"]\n\tpath = third_party/cutlass\n\turl = ../c\n')
+    (tmp_path / "ops/setup.py").write_text(
+        "from torch.utils.cpp_extension import CUDAExtension\nfrom setuptools import setup\n"
+        "setup(ext_modules=[CUDAExtension('ops', ['a.cu'])])\n"
+    )
+    commit(tmp_path)
+    sources = RecipeSources(
+        projects=(str(tmp_path / "ops/setup.py"),), machine=False, gpus=("A100",), versions={}
+    )
+    _, findings = write_recipe(
+        "mine", tmp_path, sources, {}, ProcessRunner(os.environ), ask=None, report=print, typed=()
+    )
+    (said,) = (one.message for one in findings if "submodule" in one.message)
+    assert said == "not checked out, so the build of `ops` lacks it: submodule `third_party/cutlass`"
 
 
 def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():

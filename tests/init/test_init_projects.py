@@ -176,6 +176,11 @@ PROJECTS = {
         extensions=("{name: raster, path: submodules/raster}",),
         left=("not checked out, so what it has is not read: submodule `third_party/glm`",),
     ),
+    "a submodule inside a submodule": Project(
+        files=(*setup("raster", "submodules/raster/"), ("submodules/raster/.gitmodules", '[submodule "glm"]\n\tpath = third_party/glm\n\turl = ../glm\n')),
+        extensions=("{name: raster, path: submodules/raster}",),
+        left=("not checked out, so the build of `raster` lacks it: submodule `third_party/glm`",),
+    ),
     "submodules alone": Project(
         files=(("train.py", "import simple_knn\n"), (".gitmodules", '[submodule "knn"]\n\tpath = submodules/knn\n\turl = ../knn\n')),
         left=("not checked out, so what it has is not read: submodule `submodules/knn`",),
