@@ -181,8 +181,9 @@ def make(
     recipe = choose(requests, tables, name=name, path=path)
     extensions = [_placed(extension, home) for extension in recipe.extensions]
     if not recipe.gpus:
-        extensions = [_without_cuda(extension) for extension in extensions]
+        extensions = [_without_cuda(extension, requests) for extension in extensions]
     recipe = replace(recipe, extensions=tuple(extensions))
+    requests.say_gates()
     home.mkdir(parents=True, exist_ok=True)
     if home == folder:
         with contextlib.suppress(FileExistsError):
@@ -211,10 +212,12 @@ def _home(folder: Path, requests: Requests) -> Path:
     return Path(os.path.commonpath(wanted))
 
 
-def _without_cuda(extension: Extension) -> Extension:
-    """Return an extension without the variables that make its build need CUDA."""
-    switches = {row.variable for row in load_switches().rows if row.effect == "cuda"}
-    return replace(extension, env=tuple(pair for pair in extension.env if pair[0] not in switches))
+def _without_cuda(extension: Extension, requests: Requests) -> Extension:
+    """Return an extension without the variables and options that make its build need CUDA."""
+    gates = {row.variable for row in load_switches().rows if row.effect == "cuda"}
+    gates |= {gate.name for _, gate in requests.gates if gate.effect == "cuda"}
+    env = tuple(pair for pair in extension.env if pair[0] not in gates)
+    return replace(extension, env=env, options=tuple(name for name in extension.options if name not in gates))
 
 
 def _paths(extension: Extension) -> tuple[str, ...]:
@@ -277,8 +280,8 @@ def write_recipe(
             read_source(Path(project), requests)
             if not Path(project).is_dir():  # reading a folder checks those below it
                 paths = (known.path for known in requests.extensions.values() if not known.is_remote)
-                own = {above for path in paths if path for above in (Path(path), *Path(path).parents)}
-                check_submodules(sorted(filter(requests.holds, own)), requests)
+                folders = {above for path in paths if path for above in (Path(path), *Path(path).parents)}
+                check_submodules(sorted(filter(requests.holds, folders)), requests)
     if sources.gpus:
         take_gpus(sources.gpus, tables, requests)
     for key, version in sources.versions.items():

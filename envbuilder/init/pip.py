@@ -9,7 +9,8 @@ from urllib.parse import unquote
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.python_code import CODE, PythonCode, plain_texts, project_files, read_code
+from envbuilder.compat.gates import Gate, find_gates
+from envbuilder.compat.python_code import CODE, PythonCode, project_files, read_code
 from envbuilder.compat.tables.cuda import Switch, load_switches
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted
@@ -240,23 +241,22 @@ def request_project(folder: Path, requests: Requests) -> None:
     """Request an extension for a folder with a build of its own, and what that build imports."""
     setup, pyproject = folder / "setup.py", folder / "pyproject.toml"
     code, name = read_code(setup) if requests.holds(setup) else None, ""
-    env: tuple[tuple[str, str], ...] = ()
+    gates: tuple[Gate, ...] = ()
     if code:
         given = (
             code.text(code.keyword(call, "name") or next(iter(call.node.args), None))
             for call in code.extensions
         )
         name = next(filter(None, given), "") or code.text(code.keyword(code.setup(), "name"))
-        texts = {text for _, text in plain_texts(code)}
-        env = tuple(
-            (switch.variable, switch.value)
-            for switch in load_switches().rows
-            if switch.effect != "architectures" and switch.variable in texts and "{" not in switch.value
-        )
+        gates = find_gates(code)
     tables = load_toml(pyproject) if pyproject.is_file() and requests.holds(pyproject) else {}
     name = name or str(tables.get("project", {}).get("name", ""))
     module = module_name(name.partition(".")[0] or folder.resolve().name)
-    requests.extension(Extension(name=module, path=folder.as_posix(), env=env), str(folder))
+    env = tuple((gate.name, gate.value) for gate in gates if gate.value)
+    options = tuple(gate.name for gate in gates if not gate.value)
+    extension = Extension(name=module, path=folder.as_posix(), env=env, options=options)
+    requests.extension(extension, str(folder))
+    requests.gates += [(f"{setup}:{gate.line}", gate) for gate in gates]
     if code:
         request_imported(code, requests)
     _request_headers(folder, module, requests)

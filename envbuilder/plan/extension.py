@@ -221,6 +221,7 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
         "cflags": extension.cflags,
         "cuda_cflags": extension.cuda_cflags,
         "env": tuple(f"{name}={value}" for name, value in extension.env),
+        "options": extension.options,
         "patch": (extension.patch,) if extension.patch else (),
     }
     lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
@@ -244,7 +245,7 @@ def extension_program(
             values: dict[str, object] = {"call": asdict(calls.calls[0])}
         case Form.PROJECT:
             key, verb = project_key(ground, extension).digest, "build"
-            values = {"epoch": ground.epoch}
+            values = {"epoch": ground.epoch, "options": extension.options}
         case Form.CAPTURE:
             key = _base(ground.surroundings(extension))
             verb = "run the imports of" if only else "capture and compile"

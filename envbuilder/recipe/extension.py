@@ -49,6 +49,7 @@ _SHA256: Final = Shape(
     expected="the 64 hexadecimal digits of a sha256",
     hint="`sha256sum FILE` prints that of a file which you have looked at",
 )
+_OPTION: Final = Shape(pattern=r"--?[A-Za-z][^\x00-\x1f\x7f]*", expected="an option such as `--cuda_ext`")
 _PYTHON_NAME: Final = Shape(pattern=r"(?![0-9])(?:[A-Za-z0-9_]|[^\x00-\x7f])+", expected="a Python name")
 _NAME_SCHEMA: Final = WithJsonSchema(_PYTHON_NAME.json_schema() | {"maxLength": LONGEST_NAME})
 
@@ -98,6 +99,8 @@ class Extension:
     """Lines of Python: every load() that they reach is compiled."""
     env: Variables = ()
     """Environment variables of its build alone."""
+    options: tuple[Annotated[str, _OPTION], ...] = ()
+    """Options for its setup.py, which some projects look for: --cuda_ext."""
     patch: OwnFile = ""
     """A patch for the project's files, as `git diff` writes it in the project's own folder; a path from the recipe's own folder."""
     is_imported: Annotated[Flag, Field(alias="import")] = True
@@ -161,6 +164,8 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield "`git` and `commit` belong together", "`git ls-remote URL` lists the commits"
     if ("sha256" in given) != ("url" in given):
         yield "`url` and `sha256` belong together", "`sha256sum FILE` prints that of the archive"
+    if "options" in given and not {"sources", "capture"}.isdisjoint(given):
+        yield "`options` are for the setup.py of a project, and nothing runs one here", ""
     if "sources" in given and "patch" in given:
         hint = "edit them, or name the project by `path`"
         yield "`patch` is for a project; `sources` are the recipe's own files", hint

@@ -5,7 +5,7 @@ INPUTS/files, or INPUTS/archive, whose first folder is left out with `strip`; `p
 HEAD` answers (`git.sh`). By `form`:
 
 * `load`: `call` has the arguments of torch's `load()` or `load_inline()`, with /space/src as the folder of the sources.
-* `project`: the setup.py or pyproject.toml in the folder `path` makes a wheel, which is installed.
+* `project`: the setup.py or pyproject.toml in the folder `path` makes a wheel, which is installed. A setup.py gets the `options`.
 * `capture`: `lines` of Python run in the folder `path`, and each call of `load()` and `load_inline()` that they make is
   compiled. `key` is then that of the surroundings. With `only`, the calls and their files are written to OUT and not compiled.
 
@@ -443,6 +443,7 @@ def build_project(spec, jobs, out):
         sys.executable,
         "--out-dir",
         wheels,
+        *("--config-setting=--build-option=" + option for option in spec["options"]),
         project,
     ]
     run([*uv, *words], env, project, subprocess.STDOUT)

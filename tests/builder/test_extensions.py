@@ -938,6 +938,20 @@ def test_a_known_trouble_of_a_capture_keeps_its_code_and_gets_its_place():
     assert "{" not in failure.message
 
 
+@pytest.mark.parametrize(
+    ("line", "setup", "hint"),
+    [
+        ("urllib.error.URLError: <urlopen error>", 'os.getenv("SCAN_FORCE_BUILD", "OFF") == "ON"', 'SCAN_FORCE_BUILD: "ON"'),
+        ("RuntimeError: Found no NVIDIA driver", '"--cuda_ext" in sys.argv', 'options: ["--cuda_ext"]'),
+        ("RuntimeError: Found no NVIDIA driver", "", "remove the check"),
+    ],
+)  # fmt: skip
+def test_a_hint_names_the_variable_or_option_of_this_setup_and_no_other(line, setup, hint):
+    error = explain_failure("scan", [line], CommandError("it failed"), setup=f"import os, sys\n{setup}\n")
+    assert hint in error.hint
+    assert "FLASH_ATTENTION" not in error.hint
+
+
 def test_a_package_that_a_capture_lacks_is_told():
     failure = CommandError("could not run the imports\nModuleNotFoundError: No module named 'cv2'")
     assert explain_failure("ops", [], failure, compiles=False).findings[0].code == "EB621"

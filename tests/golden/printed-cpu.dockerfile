@@ -480,7 +480,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "3f5c36fd824f8f2f0b7a877e563a2fec8cc1d56b1137ca469655dd248dfca5f8",
+| "key": "5788070f86b894bb2f07cedbe4c454289966cd6bb11093d5a47b1141810de408",
 | "name": "fused",
 | "patch": "",
 | "path": "",

@@ -108,6 +108,12 @@ PROJECTS = {
     "switches of its build": Project(
         files=(("setup.py", 'import os\nfast = os.getenv("FORCE_CUDA", "0"), os.environ["MAMBA_FORCE_BUILD"]\n' + SETUP.replace("NAME", "scan")),),
         extensions=('{name: scan, path: ., env: {FORCE_CUDA: "1", MAMBA_FORCE_BUILD: "TRUE"}}',),
+        left=('`env: {FORCE_CUDA: "1"}` is set: without it, the build may', '`env: {MAMBA_FORCE_BUILD: "TRUE"}` is set: without it, the build looks'),
+    ),
+    "switches of its build that no other project has": Project(
+        files=(("setup.py", 'import os, sys\nif os.getenv("SCAN_WITH_CUDA", "OFF") == "ON": pass\nif "--cpp_ext" in sys.argv: sys.argv.remove("--cpp_ext")\n' + SETUP.replace("NAME", "scan")),),
+        extensions=('{name: scan, path: ., env: {SCAN_WITH_CUDA: "ON"}, options: ["--cpp_ext"]}',),
+        left=('`env: {SCAN_WITH_CUDA: "ON"}` is set: without it', '`options: ["--cpp_ext"]` is set: without it, the build leaves out compiled code'),
     ),
     "the same extension in two folders": Project(
         files=(*setup("DCNv3", "a/ops/"), *setup("DCNv3", "b/ops/")),
@@ -309,6 +315,7 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     requests = Requests(gpus=("A100",))
     read_source(Path(), requests)
+    requests.say_gates()
     pins = tuple(f"{key} {one.text} {one.where.rpartition('/')[2]}" for key, one in requests.pins.items())
     left = [one.message for one in requests.left]
     recipe, _ = make("mine", Path("recipes"), requests, (".",))
@@ -327,12 +334,14 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
-    (tmp_path / "setup.py").write_text('import os\nos.getenv("FORCE_CUDA")\n' + SETUP)
+    gates = 'import os, sys\nos.getenv("FORCE_CUDA"), os.getenv("OWN_WITH_CUDA"), "--cuda_ext" in sys.argv\n'
+    (tmp_path / "setup.py").write_text(gates + SETUP)
     requests = Requests(gpus=())
     read_source(tmp_path, requests)
     recipe, _ = make("mine", tmp_path / "recipes", requests, ())
     (extension,) = recipe.extensions
-    assert extension.env == ()
+    assert (extension.env, extension.options) == ((), ())
+    assert not [one for one in requests.left if "is set" in one.message]
 
 
 def test_init_finds_the_extensions_of_the_projects_that_are_built_for_real() -> None:

@@ -431,6 +431,21 @@ def ask_git(folder: Path, commit: str, words: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.programs
+def test_a_setup_gets_its_options(machine: Machine):
+    files = own_backend("opt", "1.0")
+    files["backend.py"] = files["backend.py"].replace("config_settings=None", "config_settings")
+    files["backend.py"] += (
+        "\nmake = build_wheel\ndef build_wheel(folder, config_settings=None, metadata_directory=None):\n"
+        "    assert config_settings == {'--build-option': ['--cpp_ext', '--cuda_ext']}, config_settings\n"
+        "    return make(folder, config_settings, metadata_directory)\n"
+    )
+    files = {f"opt/{path}": text for path, text in files.items()}
+    assert machine.build(machine.project("opt", files, options=("--cpp_ext", "--cuda_ext")))
+    with pytest.raises(CompileError, match="AssertionError"):
+        machine.build(machine.project("opt", files))
+
+
+@pytest.mark.programs
 def test_a_setup_that_calls_git_builds_without_a_repository(machine: Machine, tmp_path: Path):
     files = own_backend("ver", "1.0")
     files["backend.py"] += (

@@ -6,6 +6,7 @@ build compiles only the failed one.
 
 import contextlib
 import json
+import posixpath
 import re
 import threading
 import time
@@ -35,6 +36,7 @@ from envbuilder.builder.extensions.compiler_errors import (
 )
 from envbuilder.builder.job import BuildJob, prepare_run
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
+from envbuilder.core.beneath import read_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -303,8 +305,17 @@ class ExtensionBuilder:
                     name, lines, failure,
                     compiles=extension.form is not Form.CAPTURE or task.captured is not None,
                     folder=extension.path.removeprefix(HERE) if is_project else "",
+                    setup=_setup(build_dir, extension.path) if is_project else "",
                 ) from failure  # fmt: skip
             yield out
+
+
+def _setup(build_dir: Path, path: str) -> str:
+    """Return the text of a project's setup.py, "" if it has none that can be read."""
+    try:
+        return read_beneath(build_dir, posixpath.normpath(f"src/{path}/setup.py")).decode(errors="replace")
+    except (OSError, BuildError):
+        return ""
 
 
 def _run_all(
