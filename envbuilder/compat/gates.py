@@ -33,6 +33,7 @@ _YES: Final = {
     "no": "yes",
 }
 _READS: Final = ("os.getenv", "getenv", "os.environ.get", "environ.get", "os.environ.pop", "environ.pop")
+_COMPUTED: Final = "(computed)"
 _ARGV: Final = ("sys.argv", "argv", "sys.argv[1:]")
 _ENVIRON: Final = ("os.environ", "environ")
 
@@ -139,7 +140,8 @@ def variable_reads(code: PythonCode) -> Iterator[VariableRead]:
     calls = {id(call.node): call.full for call in code.calls}
     for node in ast.walk(code.tree):
         if isinstance(node, ast.Call) and node.args and calls.get(id(node)) in _READS:
-            default = _text(node.args[1]) if len(node.args) > 1 else None
+            given = node.args[1] if len(node.args) > 1 else None
+            default = _text(given) if given is None or isinstance(given, ast.Constant) else _COMPUTED
             yield VariableRead(
                 name=_text(node.args[0]) or "",
                 line=node.lineno,

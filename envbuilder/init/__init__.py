@@ -230,7 +230,7 @@ def _placed(extension: Extension, home: Path) -> Extension:
     """Return an extension with paths from the recipe's folder."""
     places = {text: Path(text).relative_to(home.resolve()).as_posix() for text in _paths(extension)}
     return replace(
-        extension,
+        extension.at(home.resolve()),
         path=places.get(extension.path, extension.path),
         sources=tuple(places[source] for source in extension.sources),
         include=tuple(places[folder] for folder in extension.include),

@@ -1,7 +1,7 @@
 """Read `requirements.txt` and the arguments of `pip install`."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.gates import Gate, find_gates
+from envbuilder.compat.gates import Gate, find_gates, variable_reads
 from envbuilder.compat.python_code import CODE, PythonCode, project_files, read_code
 from envbuilder.compat.tables.cuda import Switch, load_switches
 from envbuilder.core.places import Mistakes, load_text, shown
@@ -17,7 +17,7 @@ from envbuilder.core.plain import GIVE_BY, pasted
 from envbuilder.core.text.redact import has_credentials
 from envbuilder.init.build_tools import TORCH, BuildTool, build_tool, load_toml, required, requirement_name
 from envbuilder.init.requests import CONFIGURED, LONGEST, Requests, read_text
-from envbuilder.recipe.extension import BUILDS, Extension
+from envbuilder.recipe.extension import BUILD_SOURCE, BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
     INDEXES,
@@ -46,6 +46,13 @@ _HEADERS: Final = {
     "hwloc.h": "libhwloc-dev",
 }  # fmt: skip
 _INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+# A variable for the folder of something that a build needs. Those of CUDA and of the build itself are set, or nobody's.
+_FOLDER: Final = re.compile(
+    r"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*?)_((?:INCLUDE_)?(?:PATH|DIR|HOME|ROOT)|INCLUDE(?:_DIRS)?)"
+)
+_KNOWN_FOLDERS: Final = re.compile(
+    r"(CUDA|CUDNN|NCCL|ROCM|HIP|CONDA|PYTHON|TORCH|BUILD|CACHE|DATA|OUTPUT|SOURCE|INSTALL|(LD_)?LIBRARY|TORCH_EXTENSIONS)_(?!INCLUDE).*"
+)
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
@@ -253,6 +260,7 @@ def request_project(folder: Path, requests: Requests) -> None:
     name = name or str(tables.get("project", {}).get("name", ""))
     module = module_name(name.partition(".")[0] or folder.resolve().name)
     env = tuple((gate.name, gate.value) for gate in gates if gate.value)
+    env += tuple(_folders(code, folder, requests)) if code else ()
     options = tuple(gate.name for gate in gates if not gate.value)
     extension = Extension(name=module, path=folder.as_posix(), env=env, options=options)
     requests.extension(extension, str(folder))
@@ -263,6 +271,33 @@ def request_project(folder: Path, requests: Requests) -> None:
     for text in required(tables.get("build-system", {})):
         if requirement_name(text) not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
+
+
+def _folders(code: PythonCode, folder: Path, requests: Requests) -> Iterator[tuple[str, str]]:
+    """Yield the variables in which a setup.py looks for a folder that the project has, as a submodule, with the folder."""
+    inside = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(depth)) if path.is_dir()]
+    folders = {path.name.lower().replace("-", "_"): path for path in reversed(inside)}
+    for read in dict.fromkeys(sorted(variable_reads(code), key=lambda read: (read.name, read.line))):
+        shape = None if read.default else _FOLDER.fullmatch(read.name)
+        if not shape or _KNOWN_FOLDERS.fullmatch(read.name):
+            continue
+        words, where = shape[1].lower().split("_"), f"{code.path}:{read.line}"
+        path = next(
+            (folders[name] for at in range(len(words)) if (name := "_".join(words[at:])) in folders), None
+        )
+        if path and requests.holds(path):
+            path = path / "include" if "INCLUDE" in shape[2] and (path / "include").is_dir() else path
+            requests.note(
+                where, f"`{read.name}` is set to the project's own `{path.relative_to(folder).as_posix()}`"
+            )
+            yield read.name, path.resolve().as_posix()
+        elif read.is_needed:
+            hint = f"`env: {{{read.name}: {BUILD_SOURCE}/FOLDER}}` of the extension names one of the recipe's folder"
+            requests.note(
+                where,
+                f"the build ends without `{read.name}`, and the project has no folder of that name",
+                hint=hint,
+            )
 
 
 def request_imported(code: PythonCode, requests: Requests) -> None:

@@ -204,7 +204,7 @@ class Requests:
             elif extension.path and Path(extension.path).is_relative_to(tree):
                 path = Path(extension.path).relative_to(tree).as_posix()
                 path = "" if path == "." else path
-                self.extensions[name] = replace(extension, path=path, git=url, commit=commit)
+                self.extensions[name] = replace(extension.at(tree), path=path, git=url, commit=commit)
 
         def place(where: str) -> str:
             return where.replace(str(tree), url)

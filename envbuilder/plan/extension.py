@@ -16,7 +16,7 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.models import Shape
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.program import Program, spec_text
-from envbuilder.recipe.extension import Form
+from envbuilder.recipe.extension import BUILD_SOURCE, Form
 
 # The program, what it starts and what it imports.
 FILES: Final = (
@@ -26,7 +26,7 @@ PREFIX: Final = "/opt/env"
 PYTHON: Final = f"{PREFIX}/bin/python"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
 BUILD_DIRECTORY: Final = "/space"  # in the root of the program
-SOURCE: Final = f"{BUILD_DIRECTORY}/src"
+SOURCE: Final = BUILD_SOURCE
 _NO_COMMIT: Final = "0" * 40  # as git writes it: the sources are a folder of this machine
 CAPTURED: Final = "captured"  # in INPUTS of a captured call, and in OUT of a capture
 # The packages that a compile of `sources` reads: compiler, linker, libraries' and Python's headers.

@@ -20,6 +20,9 @@ from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFile, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
 HERE: Final = "."  # the path of a project whose folder is the recipe's
+BUILD_SOURCE: Final = (
+    "/space/src"  # where a build has the recipe's folder, or what `git`, `sdist` or `url` brings
+)
 LONGEST_NAME: Final = 100  # letters of an extension's name; its files have that name too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
@@ -116,6 +119,16 @@ class Extension:
     def is_remote(self) -> bool:
         """Return whether its sources are not in the recipe's folder."""
         return bool(self.git or self.sdist or self.url)
+
+    def at(self, top: Path) -> "Extension":
+        """Return it with variables that name a folder of this machine below `top` as its build has the folder."""
+        places = ((name, Path(text)) for name, text in self.env)
+        moved = {
+            name: f"{BUILD_SOURCE}/{path.relative_to(top).as_posix()}"
+            for name, path in places
+            if path.is_relative_to(top)
+        }
+        return replace(self, env=tuple((name, moved.get(name, text)) for name, text in self.env))
 
     def canonical(self) -> dict[str, object]:
         """Return what decides a build. Later keys appear only with a value, so old locks stay fresh."""

@@ -110,6 +110,17 @@ PROJECTS = {
         extensions=('{name: scan, path: ., env: {FORCE_CUDA: "1", MAMBA_FORCE_BUILD: "TRUE"}}',),
         left=('`env: {FORCE_CUDA: "1"}` is set: without it, the build may', '`env: {MAMBA_FORCE_BUILD: "TRUE"}` is set: without it, the build looks'),
     ),
+    "folders that a build looks for in variables": Project(
+        files=(
+            ("ops/setup.py", 'import os\nhere = os.environ["CUTLASS_PATH"], os.getenv("OPS_GLM_INCLUDE_DIR"), os.getenv("FMT_DIR", "fmt"), os.environ["EIGEN_ROOT"]\n' + SETUP.replace("NAME", "ops")),
+            ("ops/third_party/cutlass/include/cutlass.h", ""), ("ops/glm/include/glm.hpp", ""), ("ops/fmt/fmt.h", ""),
+        ),
+        extensions=('{name: ops, path: ops, env: {CUTLASS_PATH: "/space/src/ops/third_party/cutlass", OPS_GLM_INCLUDE_DIR: "/space/src/ops/glm/include"}}',),
+        left=(
+            "`CUTLASS_PATH` is set to the project's own `third_party/cutlass`", "`OPS_GLM_INCLUDE_DIR` is set to the project's own `glm/include`",
+            "the build ends without `EIGEN_ROOT`",
+        ),
+    ),
     "switches of its build that no other project has": Project(
         files=(("setup.py", 'import os, sys\nif os.getenv("SCAN_WITH_CUDA", "OFF") == "ON": pass\nif "--cpp_ext" in sys.argv: sys.argv.remove("--cpp_ext")\n' + SETUP.replace("NAME", "scan")),),
         extensions=('{name: scan, path: ., env: {SCAN_WITH_CUDA: "ON"}, options: ["--cpp_ext"]}',),
