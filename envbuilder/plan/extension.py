@@ -82,6 +82,11 @@ class Calls:
 
     calls: tuple[LoadCall, ...]
     files: tuple[tuple[str, Sha256], ...]  # path below the build directory, and sha256
+    places: tuple[str, ...] = ()  # of each captured call the line that makes it: net/ops.py:12
+
+    def place(self, call: LoadCall) -> str:
+        """Return the line of the project that makes a call, "" where it is not known."""
+        return dict(zip(self.calls, self.places, strict=False)).get(call, "")
 
 
 def recipe_calls(extension: LockedExtension) -> Calls:

@@ -484,6 +484,7 @@ def build_project(spec, jobs, out):
 def capture(spec, folder):
     """Run the lines of a capture. Writes the calls that they make, and the files that these may read, into `folder`."""
     given = {"lines": spec["lines"], "source": SOURCE, "kept": KEPT, "calls": SPACE + "/calls.json"}
+    given["places"] = SPACE + "/places.json"
     project = os.path.normpath(os.path.join(SOURCE, spec["path"]))
     run_step("capture_calls.py", given, environment(spec, 1, simulates=True), project)
     for source, name in ((SOURCE, "src"), (KEPT, "kept")):
@@ -499,6 +500,7 @@ def capture(spec, folder):
                 what = "names the source `%s`, which is no regular file" % file
                 sys.exit(f"the call that compiles `{call['name']}` {what}")
     write_json(os.path.join(folder, "calls.json"), calls)
+    write_json(os.path.join(folder, "places.json"), read_json(SPACE + "/places.json"))
 
 
 def compile_captured(spec, call, key, captured, jobs, out):
@@ -515,9 +517,11 @@ def compile_all(spec, jobs, out):
     calls = read_json(captured + "/calls.json")
     if not calls:
         sys.exit(f"the lines of `capture` of the extension `{spec['name']}` compile nothing")
-    names = [name for name in files_in(captured) if name != "calls.json"]
+    names = [name for name in files_in(captured) if name not in ("calls.json", "places.json")]
     files = [(name, hashlib.sha256(read(os.path.join(captured, name))).hexdigest()) for name in names]
+    places = read_json(captured + "/places.json")
     for number, call in enumerate(calls):
+        print("compile `%s`, which %s loads" % (call["name"], places[number] or "a line"), flush=True)
         empty_folder(BUILD)
         parts = [spec["key"], json.dumps(call, sort_keys=True), json.dumps(files)]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -134,6 +134,7 @@ class Sandbox(FakeRunner):
         if spec.get("only"):
             shutil.copytree(step / "inputs/files", out / "captured/src", ignore=lambda *_: {"__init__.py"})
             (out / "captured/calls.json").write_text(json.dumps(self.calls))
+            (out / "captured/places.json").write_text(json.dumps(["net/ops.py:3"] * len(self.calls)))
         else:
             self.compile(spec, out / "0", mounts)
         return ""

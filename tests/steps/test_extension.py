@@ -370,6 +370,14 @@ def tree_of(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.programs
+def test_a_captured_call_that_does_not_compile_is_named_by_its_line(machine: Machine):
+    broken = CAPTURED | {"net/c.c": '#include "none.h"\n'}
+    with pytest.raises(CompileError) as caught:
+        machine.build(machine.project("net", broken, capture=("import ops",)))
+    assert "the extension `net/second`, which net/ops.py:3 loads, does not compile" in caught.value.message
+
+
+@pytest.mark.programs
 def test_a_capture_that_names_a_link_as_its_source_is_refused(machine: Machine):
     line = "import os; os.symlink('/etc/passwd', 'x.c'); from torch.utils.cpp_extension import load; load('op', ['x.c'])"
     with pytest.raises(BuildError, match=r"names the source `/space/src/net/x\.c`, which is no regular file"):

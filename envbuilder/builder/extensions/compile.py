@@ -137,6 +137,7 @@ class _Task:
     program: Program
     jobs: int = MANY  # compilers at once, at most
     captured: Path | None = None  # what a capture left, for one of its calls
+    called: str = ""  # the line of the project that makes the call
 
 
 class ExtensionBuilder:
@@ -218,7 +219,14 @@ class ExtensionBuilder:
     ) -> CachedExtension:  # fmt: skip
         jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         name = label(extension, call.name)
-        task = _Task(extension=extension, name=name, program=program, jobs=jobs, captured=captured)
+        task = _Task(
+            extension=extension,
+            name=name,
+            program=program,
+            jobs=jobs,
+            captured=captured,
+            called=calls.place(call),
+        )
         return self._obtain(task, call_key(self._ground, extension, call, calls), call.to_json())
 
     def _obtain(self, task: _Task, key: Key, objects: str) -> CachedExtension:
@@ -305,6 +313,7 @@ class ExtensionBuilder:
                     name, lines, failure,
                     compiles=extension.form is not Form.CAPTURE or task.captured is not None,
                     folder=extension.path.removeprefix(HERE) if is_project else "",
+                    called=task.called,
                     setup=_setup(build_dir, extension.path) if is_project else "",
                 ) from failure  # fmt: skip
             yield out

@@ -76,6 +76,7 @@ def explain_failure(
     compiles: bool = True,
     folder: str = "",
     setup: str = "",
+    called: str = "",
     kind: str = "extension",
 ) -> CompileError:
     """Return the error of an extension whose build in `folder`, by the text `setup` of a setup.py, printed these lines and failed.
@@ -102,7 +103,8 @@ def explain_failure(
                 shown = "\n".join(f"    {line}" for line in key_lines)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
                 repair = _switch_hint({"setup.py": setup}, _GATED.get(row.build.code, ""), ()) or repair
-                message = f"the {kind} `{name}` does not compile: {meaning}\n{shown}"
+                of_line = f", which {called} loads," if called else ""
+                message = f"the {kind} `{name}`{of_line} does not compile: {meaning}\n{shown}"
                 where = _place(key_lines) or (ended.place if ended else cause_place)
                 return extension_error(row.build.code, message, repair, where=where)
     patch = _PATCH.search(failure.message)
