@@ -107,15 +107,19 @@ def find_gates(code: PythonCode) -> tuple[Gate, ...]:
 
 def _options(code: PythonCode, texts: Iterable[str]) -> Iterator[Gate]:
     """Yield the options that switch compiled code on, where the file names no variable that does."""
+    functions = _functions(code)
     for node in ast.walk(code.tree):
         match node:
             case ast.Compare(left=ast.Constant(value=str(option)), ops=[ast.In()], comparators=[place]):
-                name = option[2:].replace("-", "_").upper()
-                effect = _effect(name) if _OPTION.fullmatch(option) and ast.unparse(place) in _ARGV else ""
-                if effect and not any(re.fullmatch(rf"(\w+_)?{name}", text) for text in texts):
-                    yield Gate(name=option, value="", effect=effect, line=node.lineno)
+                is_asked = ast.unparse(place) in _ARGV
+            case ast.Call(func=ast.Name(id=called), args=[ast.Constant(value=str(option)), place, *_]):
+                is_asked = called in functions and ast.unparse(place) in _ARGV
             case _:
-                pass
+                continue
+        name = option[2:].replace("-", "_").upper()
+        effect = _effect(name) if is_asked and _OPTION.fullmatch(option) else ""
+        if effect and not any(re.fullmatch(rf"(\w+_)?{name}", text) for text in texts):
+            yield Gate(name=option, value="", effect=effect, line=node.lineno)
 
 
 def _effect(name: str) -> str:
@@ -174,9 +178,13 @@ def _text(node: ast.expr | None) -> str | None:
     return None
 
 
+def _functions(code: PythonCode) -> set[str]:
+    return {node.name for node in code.tree.body if isinstance(node, ast.FunctionDef)}
+
+
 def _passed_on(code: PythonCode) -> Iterator[str]:
     """Yield the texts that may become the name of a variable: parts of a dictionary, and arguments of the file's own functions."""
-    functions = {node.name for node in code.tree.body if isinstance(node, ast.FunctionDef)}
+    functions = _functions(code)
     for node in ast.walk(code.tree):
         given: list[ast.expr | None] = []
         if isinstance(node, ast.Dict):

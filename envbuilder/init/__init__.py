@@ -179,7 +179,8 @@ def make(
     path = new_path(name, home)
     tables = load_tables()
     recipe = choose(requests, tables, name=name, path=path)
-    extensions = [_placed(extension, home) for extension in recipe.extensions]
+    capabilities = tuple(dict.fromkeys(tables.gpus.by_name[name].capability for name in recipe.gpus))
+    extensions = [_placed(_for_gpus(extension, capabilities), home) for extension in recipe.extensions]
     if not recipe.gpus:
         extensions = [_without_cuda(extension, requests) for extension in extensions]
     recipe = replace(recipe, extensions=tuple(extensions))
@@ -210,6 +211,16 @@ def _home(folder: Path, requests: Requests) -> Path:
     if all(path.is_relative_to(Path.cwd()) for path in wanted):
         return Path()  # found by its name from here
     return Path(os.path.commonpath(wanted))
+
+
+def _for_gpus(extension: Extension, capabilities: tuple[str, ...]) -> Extension:
+    """Return an extension whose variables name these GPUs; without a GPU, none does."""
+    switches = {row.variable: row for row in load_switches().rows if row.effect == "architectures"}
+    env = (
+        (name, switches[name].value_for(capabilities) if name in switches else value)
+        for name, value in extension.env
+    )
+    return replace(extension, env=tuple((name, value) for name, value in env if value))
 
 
 def _without_cuda(extension: Extension, requests: Requests) -> Extension:

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.compat.gates import Gate, find_gates, variable_reads
 from envbuilder.compat.python_code import CODE, PythonCode, project_files, read_code
-from envbuilder.compat.tables.cuda import Switch, load_switches
+from envbuilder.compat.tables.cuda import Switch, load_late, load_switches
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted
 from envbuilder.core.text.redact import has_credentials
@@ -150,6 +150,10 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         if name in switch.sdists:
             _compile(text, requirement, switch, where, requests)
             return
+    if late := load_late().by_name.get(name):
+        exact = re.fullmatch(r"===?([^,*+]+)", specifier)
+        hint = f"in its place, {late.advice(exact[1] if exact else '')}"
+        requests.note(where, f"`{name}` is compiled {late.when}, and can be compiled in the build", hint=hint)
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
         requests.leave(where, text, "torch brings the one that it was built with")
         return

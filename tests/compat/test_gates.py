@@ -51,6 +51,10 @@ if "--no_cuda_ext" in sys.argv: pass
         ('os.environ.get("OTHER"); text = "SCAN_FORCE_BUILD"', []),
         (MAPPED, ['env: {FAST_CPP_EXT: "1"}', 'env: {FAST_CUDA_EXT: "1"}']),
         (HELPER, ['env: {SCAN_FORCE_BUILD: "TRUE"}']),
+        (
+            'from sys import argv\ndef take(flag, argv): return flag in argv\nF, C = take("--force_cuda", argv), take("--cpu_only", argv)',
+            ['options: ["--force_cuda"]'],
+        ),
         (OPTIONS, ['options: ["--cuda_ext"]']),
     ],
 )  # fmt: skip
