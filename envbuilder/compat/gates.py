@@ -62,6 +62,7 @@ _REASONS: Final = {
     "compile": "without it, the build looks for a compiled wheel on the network",
     "cuda": "without it, the build may leave out what is for GPUs",
     "code": "without it, the build leaves out compiled code",
+    "architectures": "without it, the build leaves out what is for GPUs",
 }
 
 
@@ -70,8 +71,8 @@ class Gate:
     """A variable, or an option, without which a setup.py leaves something out."""
 
     name: str  # of the variable, or the option: --cuda_ext
-    value: str  # "" of an option
-    effect: str  # cuda, compile or code
+    value: str  # "" of an option; {dots} and the like stand for the recipe's GPUs
+    effect: str
     line: int
 
     @property
@@ -90,7 +91,7 @@ def find_gates(code: PythonCode) -> tuple[Gate, ...]:
     gates = {
         row.variable: Gate(name=row.variable, value=row.value, effect=row.effect, line=lines[row.variable])
         for row in load_switches().rows
-        if row.effect != "architectures" and row.variable in lines and "{" not in row.value
+        if (row.effect != "architectures" or row.needed) and row.variable in lines
     }
     reads = tuple(variable_reads(code))
     computed = next((read for read in reads if not read.name), None)

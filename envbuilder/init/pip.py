@@ -46,6 +46,10 @@ _HEADERS: Final = {
     "hwloc.h": "libhwloc-dev",
 }  # fmt: skip
 _INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_HEADER: Final = (".h", ".hh", ".hpp", ".hxx", ".cuh")
+_OWN_CODE: Final = frozenset(
+    ("core", "csrc", "cuda", "extensions", "include", "kernels", "lib", "ops", "src", "utils")
+)
 # A variable for the folder of something that a build needs. Those of CUDA and of the build itself are set, or nobody's.
 _FOLDER: Final = re.compile(
     r"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*?)_((?:INCLUDE_)?(?:PATH|DIR|HOME|ROOT)|INCLUDE(?:_DIRS)?)"
@@ -280,7 +284,9 @@ def request_project(folder: Path, requests: Requests) -> None:
 def _folders(code: PythonCode, folder: Path, requests: Requests) -> Iterator[tuple[str, str]]:
     """Yield the variables in which a setup.py looks for a folder that the project has, as a submodule, with the folder."""
     inside = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(depth)) if path.is_dir()]
-    folders = {path.name.lower().replace("-", "_"): path for path in reversed(inside)}
+    folders = {
+        path.name.lower().replace("-", "_"): path for path in reversed(inside) if _may_have_headers(path)
+    }
     for read in dict.fromkeys(sorted(variable_reads(code), key=lambda read: (read.name, read.line))):
         shape = None if read.default else _FOLDER.fullmatch(read.name)
         if not shape or _KNOWN_FOLDERS.fullmatch(read.name):
@@ -302,6 +308,17 @@ def _folders(code: PythonCode, folder: Path, requests: Requests) -> Iterator[tup
                 f"the build ends without `{read.name}`, and the project has no folder of that name",
                 hint=hint,
             )
+
+
+def _may_have_headers(folder: Path) -> bool:
+    """Return whether a folder has headers, or is the empty one of a submodule. Folders of a project's own code do not count."""
+    headers = (
+        path
+        for depth in ("", "*/", "*/*/")
+        for path in folder.glob(f"{depth}*.[hc]*")
+        if path.suffix in _HEADER
+    )
+    return folder.name not in _OWN_CODE and (any(headers) or not any(folder.iterdir()))
 
 
 def request_imported(code: PythonCode, requests: Requests) -> None:

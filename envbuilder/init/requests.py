@@ -123,8 +123,9 @@ class Requests:
     def say_gates(self) -> None:
         """Report what is set for a setup.py to compile, as far as the recipe has it."""
         for where, gate in self.gates:
-            if gate.effect != "cuda" or self.gpus:
-                self.note(where, f"`{gate.setting}` is set: {gate.reason}")
+            setting = gate.name if gate.effect == "architectures" else gate.setting
+            if gate.effect not in ("cuda", "architectures") or self.gpus:
+                self.note(where, f"`{setting}` is set: {gate.reason}")
 
     def note(self, where: str, message: str, *, hint: str = "") -> None:
         """Report a line that the recipe takes in another form."""
@@ -178,6 +179,9 @@ class Requests:
                 self.extensions[known.name] = replace(known, capture=lines)
                 return
         first = self.extensions.get(name)
+        if first and first.sdist and extension.path and not extension.is_remote:  # the project itself is here
+            self.note(where, f"`{name}` is built from this folder, in place of `{first.sdist}`")
+            first = None
         if first and first.form is extension.form is Form.PROJECT:
             text, other = (
                 project.sdist or project.url or project.git or os.path.relpath(project.path)

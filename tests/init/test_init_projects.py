@@ -113,13 +113,23 @@ PROJECTS = {
     "folders that a build looks for in variables": Project(
         files=(
             ("ops/setup.py", 'import os\nhere = os.environ["CUTLASS_PATH"], os.getenv("OPS_GLM_INCLUDE_DIR"), os.getenv("FMT_DIR", "fmt"), os.environ["EIGEN_ROOT"]\n' + SETUP.replace("NAME", "ops")),
-            ("ops/third_party/cutlass/include/cutlass.h", ""), ("ops/glm/include/glm.hpp", ""), ("ops/fmt/fmt.h", ""),
+            ("ops/third_party/cutlass/include/cutlass.h", ""), ("ops/recipes/cutlass/meta.txt", ""), ("ops/glm/include/glm.hpp", ""), ("ops/fmt/fmt.h", ""),
         ),
         extensions=('{name: ops, path: ops, env: {CUTLASS_PATH: "/space/src/ops/third_party/cutlass", OPS_GLM_INCLUDE_DIR: "/space/src/ops/glm/include"}}',),
         left=(
             "`CUTLASS_PATH` is set to the project's own `third_party/cutlass`", "`OPS_GLM_INCLUDE_DIR` is set to the project's own `glm/include`",
             "the build ends without `EIGEN_ROOT`",
         ),
+    ),
+    "a variable that names GPUs": Project(
+        files=(("setup.py", 'import os\nARCH = os.getenv("NATTEN_CUDA_ARCH", "")\n' + SETUP.replace("NAME", "attend")),),
+        extensions=('{name: attend, path: ., env: {NATTEN_CUDA_ARCH: "8.0"}}',),
+        left=("`NATTEN_CUDA_ARCH` is set: without it, the build leaves out what is for GPUs",),
+    ),
+    "its own package among its requirements": Project(
+        files=(*setup("torch_scatter"), ("Dockerfile", "FROM debian\nRUN pip install torch-scatter==2.1.2\n")),
+        extensions=("{name: torch_scatter, path: .}",),
+        left=("the base follows", "`torch-scatter==2.1.2` is an extension", "`torch_scatter` is built from this folder, in place of `torch_scatter==2.1.2`"),
     ),
     "switches of its build that no other project has": Project(
         files=(("setup.py", 'import os, sys\nif os.getenv("SCAN_WITH_CUDA", "OFF") == "ON": pass\nif "--cpp_ext" in sys.argv: sys.argv.remove("--cpp_ext")\n' + SETUP.replace("NAME", "scan")),),

@@ -169,6 +169,7 @@ class Switch:
     value: Line
     projects: tuple[Line, ...]
     sdists: dict[str, Sdist] = field(default_factory=dict)
+    needed: Flag = False  # nothing is compiled for GPUs without it
     source: Sources
 
     def setting(self, architectures: tuple[str, ...]) -> str:
