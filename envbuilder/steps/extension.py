@@ -567,6 +567,8 @@ def main(spec_file, inputs, out):
     empty_folder(SCRATCH)
     os.mkdir(SCRATCH + "/customize")
     shutil.copyfile(STEPS + "/sitecustomize.py", SCRATCH + "/customize/sitecustomize.py")
+    if not re.fullmatch("([0-9a-f]{40})?", spec["commit"]):
+        sys.exit(f"{spec['commit']!r} is no commit")
     program = os.path.join(SCRATCH, "bin/git")
     write(program, read(STEPS + "/git.sh").replace(b"=COMMIT", b"=" + spec["commit"].encode()))
     os.chmod(program, 0o755)

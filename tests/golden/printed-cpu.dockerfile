@@ -480,7 +480,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "5788070f86b894bb2f07cedbe4c454289966cd6bb11093d5a47b1141810de408",
+| "key": "e1ebcb41f02763b19c6956f3ac17af907db72a0727d2f7c9289024e636cf732d",
 | "name": "fused",
 | "patch": "",
 | "path": "",
