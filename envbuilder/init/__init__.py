@@ -32,7 +32,14 @@ from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile
 from envbuilder.init.pip import read_requirements
-from envbuilder.init.project import read_folder, read_git, read_pyproject, read_setup, read_setup_cfg
+from envbuilder.init.project import (
+    check_submodules,
+    read_folder,
+    read_git,
+    read_pyproject,
+    read_setup,
+    read_setup_cfg,
+)
 from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
@@ -172,10 +179,12 @@ def make(
     path = new_path(name, home)
     tables = load_tables()
     recipe = choose(requests, tables, name=name, path=path)
-    extensions = [_placed(extension, home) for extension in recipe.extensions]
+    capabilities = tuple(dict.fromkeys(tables.gpus.by_name[name].capability for name in recipe.gpus))
+    extensions = [_placed(_for_gpus(extension, capabilities), home) for extension in recipe.extensions]
     if not recipe.gpus:
-        extensions = [_without_cuda(extension) for extension in extensions]
+        extensions = [_without_cuda(extension, requests) for extension in extensions]
     recipe = replace(recipe, extensions=tuple(extensions))
+    requests.say_gates()
     home.mkdir(parents=True, exist_ok=True)
     if home == folder:
         with contextlib.suppress(FileExistsError):
@@ -204,10 +213,22 @@ def _home(folder: Path, requests: Requests) -> Path:
     return Path(os.path.commonpath(wanted))
 
 
-def _without_cuda(extension: Extension) -> Extension:
-    """Return an extension without the variables that make its build need CUDA."""
-    switches = {row.variable for row in load_switches().rows if row.effect == "cuda"}
-    return replace(extension, env=tuple(pair for pair in extension.env if pair[0] not in switches))
+def _for_gpus(extension: Extension, capabilities: tuple[str, ...]) -> Extension:
+    """Return an extension whose variables name these GPUs; without a GPU, none does."""
+    switches = {row.variable: row for row in load_switches().rows if row.effect == "architectures"}
+    env = (
+        (name, switches[name].value_for(capabilities) if name in switches else value)
+        for name, value in extension.env
+    )
+    return replace(extension, env=tuple((name, value) for name, value in env if value))
+
+
+def _without_cuda(extension: Extension, requests: Requests) -> Extension:
+    """Return an extension without the variables and options that make its build need CUDA."""
+    gates = {row.variable for row in load_switches().rows if row.effect == "cuda"}
+    gates |= {gate.name for _, gate in requests.gates if gate.effect == "cuda"}
+    env = tuple(pair for pair in extension.env if pair[0] not in gates)
+    return replace(extension, env=env, options=tuple(name for name in extension.options if name not in gates))
 
 
 def _paths(extension: Extension) -> tuple[str, ...]:
@@ -220,7 +241,7 @@ def _placed(extension: Extension, home: Path) -> Extension:
     """Return an extension with paths from the recipe's folder."""
     places = {text: Path(text).relative_to(home.resolve()).as_posix() for text in _paths(extension)}
     return replace(
-        extension,
+        extension.at(home.resolve()),
         path=places.get(extension.path, extension.path),
         sources=tuple(places[source] for source in extension.sources),
         include=tuple(places[folder] for folder in extension.include),
@@ -268,6 +289,10 @@ def write_recipe(
         else:
             read_git(Path(project), runner, requests)
             read_source(Path(project), requests)
+            if not Path(project).is_dir():  # reading a folder checks those below it
+                paths = (known.path for known in requests.extensions.values() if not known.is_remote)
+                folders = {above for path in paths if path for above in (Path(path), *Path(path).parents)}
+                check_submodules(sorted(filter(requests.holds, folders)), requests)
     if sources.gpus:
         take_gpus(sources.gpus, tables, requests)
     for key, version in sources.versions.items():

@@ -1,13 +1,17 @@
 """What builds the compiled code of a project: torch's classes, or another tool that its setup.py or pyproject.toml names."""
 
 import ast
+import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.python_code import PythonCode, plain_texts
+from packaging.utils import canonicalize_name
+
+from envbuilder.compat.python_code import PythonCode, plain_texts, read_code
 from envbuilder.core.errors import UsageError
-from envbuilder.init.pip import load_toml, required, requirement_name
+from envbuilder.init.requests import read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +72,31 @@ def tool_of_pyproject(path: Path, *, is_top: bool) -> BuildTool | None:
         return None
     usual = next((_USUAL[name] for name in needed if name in _USUAL), "")
     return _BACKENDS.get(str(build.get("build-backend") or usual))
+
+
+def build_tool(folder: Path) -> BuildTool | None:
+    """Return what builds the compiled code of a project that somebody named, None if it has none."""
+    code = read_code(folder / "setup.py")
+    return (tool_of_setup(code) if code else None) or tool_of_pyproject(
+        folder / "pyproject.toml", is_top=True
+    )
+
+
+def requirement_name(text: str) -> str:
+    """Return the normal name of a requirement."""
+    return canonicalize_name(re.split(r"[\s<>=!~\[;@]", text, maxsplit=1)[0])
+
+
+def required(build: dict[str, object]) -> list[str]:
+    """Return what the table `build-system` of a pyproject.toml requires."""
+    needed = build.get("requires", [])
+    return list(map(str, needed)) if isinstance(needed, list) else []
+
+
+def load_toml(path: Path) -> dict[str, dict[str, object]]:
+    """Return a TOML file's tables; raises UsageError for a file that is none."""
+    try:
+        tables = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"`{path}` is not TOML: {error}") from error
+    return {key: value for key, value in tables.items() if isinstance(value, dict)}

@@ -1,8 +1,7 @@
 """Read `requirements.txt` and the arguments of `pip install`."""
 
 import re
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -10,14 +9,15 @@ from urllib.parse import unquote
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.python_code import CODE, PythonCode, plain_texts, project_files, read_code
-from envbuilder.compat.tables.cuda import Switch, load_switches
-from envbuilder.core.errors import UsageError
+from envbuilder.compat.gates import Gate, find_gates, variable_reads
+from envbuilder.compat.python_code import CODE, PythonCode, project_files, read_code
+from envbuilder.compat.tables.cuda import Switch, load_late, load_switches
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted
 from envbuilder.core.text.redact import has_credentials
+from envbuilder.init.build_tools import TORCH, BuildTool, build_tool, load_toml, required, requirement_name
 from envbuilder.init.requests import CONFIGURED, LONGEST, Requests, read_text
-from envbuilder.recipe.extension import BUILDS, Extension
+from envbuilder.recipe.extension import BUILD_SOURCE, BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
     INDEXES,
@@ -46,6 +46,17 @@ _HEADERS: Final = {
     "hwloc.h": "libhwloc-dev",
 }  # fmt: skip
 _INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_HEADER: Final = (".h", ".hh", ".hpp", ".hxx", ".cuh")
+_OWN_CODE: Final = frozenset(
+    ("core", "csrc", "cuda", "extensions", "include", "kernels", "lib", "ops", "src", "utils")
+)
+# A variable for the folder of something that a build needs. Those of CUDA and of the build itself are set, or nobody's.
+_FOLDER: Final = re.compile(
+    r"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*?)_((?:INCLUDE_)?(?:PATH|DIR|HOME|ROOT)|INCLUDE(?:_DIRS)?)"
+)
+_KNOWN_FOLDERS: Final = re.compile(
+    r"(CUDA|CUDNN|NCCL|ROCM|HIP|CONDA|PYTHON|TORCH|BUILD|CACHE|DATA|OUTPUT|SOURCE|INSTALL|(LD_)?LIBRARY|TORCH_EXTENSIONS)_(?!INCLUDE).*"
+)
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
@@ -143,6 +154,10 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         if name in switch.sdists:
             _compile(text, requirement, switch, where, requests)
             return
+    if late := load_late().by_name.get(name):
+        exact = re.fullmatch(r"===?([^,*+]+)", specifier)
+        hint = f"in its place, {late.advice(exact[1] if exact else '')}"
+        requests.note(where, f"`{name}` is compiled {late.when}, and can be compiled in the build", hint=hint)
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
         requests.leave(where, text, "torch brings the one that it was built with")
         return
@@ -191,12 +206,9 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         git, commit = submodule
         requests.extension(Extension(name=project.name, git=git, commit=commit), where)
         return
-    if (
-        folder
-        and any((folder / name).is_file() for name in BUILDS)
-        and (not is_whole or _has_extensions(folder))
-    ):
-        request_project(folder, requests)
+    tool = build_tool(folder) if folder else None
+    if folder and any((folder / name).is_file() for name in BUILDS) and (tool or not is_whole):
+        request_build(folder, tool, requests)
         return
     if project.commit or project.sha256:
         extension = Extension(
@@ -227,38 +239,88 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
     requests.leave(where, project.text, why, hint=hint)
 
 
-def _has_extensions(folder: Path) -> bool:
-    code = read_code(folder / "setup.py")
-    return bool(code and code.builds)
+def request_build(folder: Path, tool: BuildTool | None, requests: Requests) -> None:
+    """Request a project that is built as a whole, with what its build tool would fetch, and say which tool it is."""
+    request_project(folder, requests)
+    for name in tool.packages if tool else ():
+        requests.add_package(name, str(folder))
+    for name in tool.apt if tool else ():
+        requests.debian(name, str(folder))
+    if tool not in (None, TORCH):
+        added = ", ".join(f"`{name}`" for name in (*tool.packages, *tool.apt))
+        message = f"`{folder.resolve().name}` is built by {tool.label}{f': added {added}' if added else ''}"
+        requests.note(str(folder), message, hint=tool.hint)
 
 
 def request_project(folder: Path, requests: Requests) -> None:
     """Request an extension for a folder with a build of its own, and what that build imports."""
     setup, pyproject = folder / "setup.py", folder / "pyproject.toml"
     code, name = read_code(setup) if requests.holds(setup) else None, ""
-    env: tuple[tuple[str, str], ...] = ()
+    gates: tuple[Gate, ...] = ()
     if code:
         given = (
             code.text(code.keyword(call, "name") or next(iter(call.node.args), None))
             for call in code.extensions
         )
         name = next(filter(None, given), "") or code.text(code.keyword(code.setup(), "name"))
-        texts = {text for _, text in plain_texts(code)}
-        env = tuple(
-            (switch.variable, switch.value)
-            for switch in load_switches().rows
-            if switch.effect != "architectures" and switch.variable in texts and "{" not in switch.value
-        )
+        gates = find_gates(code)
     tables = load_toml(pyproject) if pyproject.is_file() and requests.holds(pyproject) else {}
     name = name or str(tables.get("project", {}).get("name", ""))
     module = module_name(name.partition(".")[0] or folder.resolve().name)
-    requests.extension(Extension(name=module, path=folder.as_posix(), env=env), str(folder))
+    env = tuple((gate.name, gate.value) for gate in gates if gate.value)
+    env += tuple(_folders(code, folder, requests)) if code else ()
+    options = tuple(gate.name for gate in gates if not gate.value)
+    extension = Extension(name=module, path=folder.as_posix(), env=env, options=options)
+    requests.extension(extension, str(folder))
+    requests.gates += [(f"{setup}:{gate.line}", gate) for gate in gates]
     if code:
         request_imported(code, requests)
     _request_headers(folder, module, requests)
     for text in required(tables.get("build-system", {})):
         if requirement_name(text) not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
+
+
+def _folders(code: PythonCode, folder: Path, requests: Requests) -> Iterator[tuple[str, str]]:
+    """Yield the variables in which a setup.py looks for a folder that the project has, as a submodule, with the folder."""
+    inside = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(depth)) if path.is_dir()]
+    folders = {
+        path.name.lower().replace("-", "_"): path for path in reversed(inside) if _may_have_headers(path)
+    }
+    reads = (read for read in variable_reads(code) if not read.default)
+    by_name = {read.name: read for read in sorted(reads, key=lambda read: (read.is_needed, -read.line))}
+    for _, read in sorted(by_name.items()):
+        shape = _FOLDER.fullmatch(read.name)
+        if not shape or _KNOWN_FOLDERS.fullmatch(read.name):
+            continue
+        words, where = shape[1].lower().split("_"), f"{code.path}:{read.line}"
+        path = next(
+            (folders[name] for at in range(len(words)) if (name := "_".join(words[at:])) in folders), None
+        )
+        if path and requests.holds(path):
+            path = path / "include" if "INCLUDE" in shape[2] and (path / "include").is_dir() else path
+            requests.note(
+                where, f"`{read.name}` is set to the project's own `{path.relative_to(folder).as_posix()}`"
+            )
+            yield read.name, path.resolve().as_posix()
+        elif read.is_needed:
+            hint = f"`env: {{{read.name}: {BUILD_SOURCE}/FOLDER}}` of the extension names one of the recipe's folder"
+            requests.note(
+                where,
+                f"the build ends without `{read.name}`, and the project has no folder of that name",
+                hint=hint,
+            )
+
+
+def _may_have_headers(folder: Path) -> bool:
+    """Return whether a folder has headers, or is the empty one of a submodule. Folders of a project's own code do not count."""
+    headers = (
+        path
+        for depth in ("", "*/", "*/*/")
+        for path in folder.glob(f"{depth}*.[hc]*")
+        if path.suffix in _HEADER
+    )
+    return folder.name not in _OWN_CODE and (any(headers) or not any(folder.iterdir()))
 
 
 def request_imported(code: PythonCode, requests: Requests) -> None:
@@ -285,27 +347,7 @@ def _request_headers(folder: Path, name: str, requests: Requests) -> None:
         requests.note(str(folder), f"{names} {verb} added: `{name}` includes {headers}")
 
 
-def requirement_name(text: str) -> str:
-    """Return the normal name of a requirement."""
-    return canonicalize_name(re.split(r"[\s<>=!~\[;@]", text, maxsplit=1)[0])
-
-
 def module_name(text: str) -> str:
     """Return a name that Python can import."""
     name = re.sub(r"\W", "_", text)
     return name if name.isidentifier() else f"_{name}"
-
-
-def required(build: dict[str, object]) -> list[str]:
-    """Return what the table `build-system` of a pyproject.toml requires."""
-    needed = build.get("requires", [])
-    return list(map(str, needed)) if isinstance(needed, list) else []
-
-
-def load_toml(path: Path) -> dict[str, dict[str, object]]:
-    """Return a TOML file's tables; raises UsageError for a file that is none."""
-    try:
-        tables = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"`{path}` is not TOML: {error}") from error
-    return {key: value for key, value in tables.items() if isinstance(value, dict)}

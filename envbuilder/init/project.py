@@ -8,7 +8,7 @@ import ast
 import configparser
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -18,13 +18,12 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
+from envbuilder.init.build_tools import TORCH, BuildTool, load_toml, tool_of_pyproject, tool_of_setup
 from envbuilder.init.pip import (
-    load_toml,
     module_name,
     read_requirement,
+    request_build,
     request_imported,
-    request_project,
 )
 from envbuilder.init.requests import Requests, read_text
 from envbuilder.recipe.extension import GIT_URL, Extension
@@ -39,7 +38,7 @@ def read_extensions(top: Path, requests: Requests) -> None:
     codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
     built = _builds(top, codes)
     for folder, tool in built.items():
-        _request_build(folder, tool, requests)
+        request_build(folder, tool, requests)
     loads = [(code, call) for code in codes for call in code.loads if code.path.name != "setup.py"]
     inside: dict[Path, list[str]] = {}  # calls in a project that is built as a whole
     for code, call in loads:
@@ -62,20 +61,7 @@ def read_extensions(top: Path, requests: Requests) -> None:
     # A `load()` may name sources of any folder beside or below its own.
     near = {folder for code, _ in loads for folder in (code.path.parent, code.path.parent.parent)}
     _check_orphans(top, {*built, *near}, requests)
-    _check_submodules(top, requests)
-
-
-def _request_build(folder: Path, tool: BuildTool, requests: Requests) -> None:
-    """Request a project that is built as a whole, with what its build tool would fetch, and say which tool it is."""
-    request_project(folder, requests)
-    for name in tool.packages:
-        requests.add_package(name, str(folder))
-    for name in tool.apt:
-        requests.debian(name, str(folder))
-    if tool is not TORCH:
-        added = ", ".join(f"`{name}`" for name in (*tool.packages, *tool.apt))
-        message = f"`{folder.resolve().name}` is built by {tool.label}{f': added {added}' if added else ''}"
-        requests.note(str(folder), message, hint=tool.hint)
+    check_submodules(dict.fromkeys((top, *built)), requests)
 
 
 def has_loads(path: Path) -> bool:
@@ -153,18 +139,23 @@ def _importable(path: Path, top: Path, codes: list[PythonCode]) -> tuple[Path, s
     return next(reversed(ways), None)
 
 
-def _check_submodules(top: Path, requests: Requests) -> None:
-    """Report the submodules that are not checked out: extensions may need them, or be in them."""
-    file, taken = top / ".gitmodules", {(known.git, known.commit) for known in requests.extensions.values()}
-    absent = [
-        f"`{path}`"
-        for path, _ in _absent_submodules(file)
-        if requests.submodules.get((top / path).resolve()) not in taken
-    ]
-    if absent:
-        hint = f"git -C {pasted(top)} submodule update --init --recursive"
-        message = f"not checked out, so what it has is not read: submodule {', '.join(absent)}"
-        requests.note(str(file), message, hint=hint)
+def check_submodules(folders: Iterable[Path], requests: Requests) -> None:
+    """Report the submodules of these folders that are not checked out: extensions may need them, or be in them."""
+    taken = {(known.git, known.commit) for known in requests.extensions.values()}
+    built = {known.path: name for name, known in requests.extensions.items() if not known.is_remote}
+    for folder in folders:
+        file = folder / ".gitmodules"
+        absent = [
+            f"`{path}`"
+            for path, _ in _absent_submodules(file)
+            if requests.submodules.get((folder / path).resolve()) not in taken
+        ]
+        if absent and requests.holds(file):
+            name = built.get(folder.resolve().as_posix())
+            lacks = f"the build of `{name}` lacks it" if name else "what it has is not read"
+            hint = f"git -C {pasted(folder)} submodule update --init --recursive"
+            message = f"not checked out, so {lacks}: submodule {', '.join(absent)}"
+            requests.note(str(file), message, hint=hint)
 
 
 def _absent_submodules(file: Path) -> Iterator[tuple[str, str]]:
@@ -326,7 +317,7 @@ def read_setup(path: Path, requests: Requests) -> None:
     for text in code.texts(needed):
         read_requirement(text, where, requests)
     if tool := tool_of_setup(code):
-        _request_build(path.parent, tool, requests)
+        request_build(path.parent, tool, requests)
 
 
 def read_setup_cfg(path: Path, requests: Requests) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from envbuilder.compat.gates import Gate
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.beneath import leads_out
 from envbuilder.core.errors import UsageError
@@ -84,6 +85,9 @@ class Requests:
     day: date | None = None  # when the project last changed
     # absent folder → repository, commit
     submodules: dict[Path, tuple[str, str]] = field(default_factory=dict)
+    gates: list[tuple[str, Gate]] = field(
+        default_factory=list
+    )  # the line of a setup.py, and what it compiles by
     suite: Distribution | None = None  # of the image that is read
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
@@ -115,6 +119,13 @@ class Requests:
             self.note(where, message, hint="conda's names may be another project's there; look at each")
         self.system.clear()
         self.guessed.clear()
+
+    def say_gates(self) -> None:
+        """Report what is set for a setup.py to compile, as far as the recipe has it."""
+        for where, gate in self.gates:
+            setting = gate.name if gate.effect == "architectures" else gate.setting
+            if gate.effect not in ("cuda", "architectures") or self.gpus:
+                self.note(where, f"`{setting}` is set: {gate.reason}")
 
     def note(self, where: str, message: str, *, hint: str = "") -> None:
         """Report a line that the recipe takes in another form."""
@@ -168,6 +179,9 @@ class Requests:
                 self.extensions[known.name] = replace(known, capture=lines)
                 return
         first = self.extensions.get(name)
+        if first and first.sdist and extension.path and not extension.is_remote:  # the project itself is here
+            self.note(where, f"`{name}` is built from this folder, in place of `{first.sdist}`")
+            first = None
         if first and first.form is extension.form is Form.PROJECT:
             text, other = (
                 project.sdist or project.url or project.git or os.path.relpath(project.path)
@@ -194,7 +208,7 @@ class Requests:
             elif extension.path and Path(extension.path).is_relative_to(tree):
                 path = Path(extension.path).relative_to(tree).as_posix()
                 path = "" if path == "." else path
-                self.extensions[name] = replace(extension, path=path, git=url, commit=commit)
+                self.extensions[name] = replace(extension.at(tree), path=path, git=url, commit=commit)
 
         def place(where: str) -> str:
             return where.replace(str(tree), url)
@@ -204,6 +218,7 @@ class Requests:
                 requests[key] = replace(request, where=place(request.where))
         self.apt = {name: place(where) for name, where in self.apt.items()}
         self.image = (self.image[0], place(self.image[1]))
+        self.gates = [(place(where), gate) for where, gate in self.gates]
         self.left = [
             replace(left, where=place(left.where), message=place(left.message), hint=place(left.hint))
             for left in self.left

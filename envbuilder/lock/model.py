@@ -128,7 +128,7 @@ class LockedExtension:
     cuda_cflags: tuple[Line, ...]
     # The files of the recipe's folder that its build reads, sorted by path.
     files: Annotated[tuple[SourceFile, ...], FieldRule(_check_order("path"))]
-    path: RelativePath | Literal[".", ""] = ""  # this and the next six as in the recipe, see `Extension`
+    path: RelativePath | Literal[".", ""] = ""  # this and the next eight as in the recipe, see `Extension`
     git: Line = ""
     commit: Line = ""
     sdist: Line = ""
@@ -136,6 +136,7 @@ class LockedExtension:
     sha256: Line = ""
     capture: tuple[Line, ...] = ()
     env: tuple[Variable, ...] = ()
+    options: tuple[Line, ...] = ()
     patch: RelativePath = ""  # one of `files`
     # The content of `git`, `sdist` or `url` as one file.
     archive: Annotated[Artifact, FieldRule(_check_kind("git", "sdist"))] | None = None

@@ -16,17 +16,18 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.models import Shape
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.program import PACKAGES, Program, spec_text
-from envbuilder.recipe.extension import Form
+from envbuilder.recipe.extension import BUILD_SOURCE, Form
 
 # The program, what it starts and what it imports.
 FILES: Final = (
-    "extension.py", "gpu_code.py", "capture_calls.py", "compile_call.py", "sitecustomize.py", "steady.c", "no_comment.ld"
+    "extension.py", "gpu_code.py", "capture_calls.py", "compile_call.py", "sitecustomize.py", "steady.c", "no_comment.ld", "git.sh"
 )  # fmt: skip
 PREFIX: Final = "/opt/env"
 PYTHON: Final = f"{PREFIX}/bin/python"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
 BUILD_DIRECTORY: Final = "/space"  # in the root of the program
-SOURCE: Final = f"{BUILD_DIRECTORY}/src"
+SOURCE: Final = BUILD_SOURCE
+_NO_COMMIT: Final = "0" * 40  # as git writes it: the sources are a folder of this machine
 CAPTURED: Final = "captured"  # in INPUTS of a captured call, and in OUT of a capture
 # The packages that a compile of `sources` reads: compiler, linker, libraries' and Python's headers.
 _COMPILER: Final = re.compile(
@@ -81,6 +82,11 @@ class Calls:
 
     calls: tuple[LoadCall, ...]
     files: tuple[tuple[str, Sha256], ...]  # path below the build directory, and sha256
+    places: tuple[str, ...] = ()  # of each captured call the line that makes it: net/ops.py:12
+
+    def place(self, call: LoadCall) -> str:
+        """Return the line of the project that makes a call, "" where it is not known."""
+        return dict(zip(self.calls, self.places, strict=False)).get(call, "")
 
 
 def recipe_calls(extension: LockedExtension) -> Calls:
@@ -234,13 +240,15 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
         "cflags": extension.cflags,
         "cuda_cflags": extension.cuda_cflags,
         "env": tuple(f"{name}={value}" for name, value in extension.env),
+        "options": extension.options,
         "patch": (extension.patch,) if extension.patch else (),
     }
     lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
     lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
     lines += [f"    capture {line}" for line in extension.capture]
     if archive := extension.archive:
-        lines.append(f"    {archive.kind} {archive.name} sha256:{archive.sha256}")
+        commit = f" {extension.commit}" if extension.commit else ""  # a version may hold it
+        lines.append(f"    {archive.kind} {archive.name}{commit} sha256:{archive.sha256}")
     return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
 
 
@@ -256,7 +264,7 @@ def extension_program(
             values: dict[str, object] = {"call": asdict(calls.calls[0])}
         case Form.PROJECT:
             key, verb = project_key(ground, extension).digest, "build"
-            values = {"epoch": ground.epoch}
+            values = {"epoch": ground.epoch, "options": extension.options}
         case Form.CAPTURE:
             key = _base(ground.surroundings(extension))
             verb = "run the imports of" if only else "capture and compile"
@@ -279,7 +287,10 @@ def call_program(ground: Ground, extension: LockedExtension, call: LoadCall, cal
 
 
 def _program(ground: Ground, extension: LockedExtension, values: Mapping[str, object], why: str) -> Program:
-    common = {"name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env}
+    commit = extension.commit or ("" if extension.archive else _NO_COMMIT)
+    common = {
+        "name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env, "commit": commit,
+    }  # fmt: skip
     more = (PACKAGES,) if _reads_packages(extension) else ()
     return Program(
         name="", files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", *more, "cuda"),

@@ -217,7 +217,7 @@ class CudaStep:
         return Program(
             name=self.name, files=("toolkit.py",), interpreter=plan.python.program,
             root=(OsStep.name, InterpreterStep.name, *self.reads),
-            spec=spec_text(self.rules() | {"site": plan.python.site_packages}),
+            spec=spec_text(self.rules() | {"site": plan.python.site_packages, "machine": plan.processor.elf}),
             inputs=tuple((part.filename, part) for part in self.artifacts), why=f"install CUDA {self.toolkit.cuda}",
         )  # fmt: skip
 

@@ -20,6 +20,9 @@ from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFile, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
 HERE: Final = "."  # the path of a project whose folder is the recipe's
+BUILD_SOURCE: Final = (
+    "/space/src"  # where a build has the recipe's folder, or what `git`, `sdist` or `url` brings
+)
 LONGEST_NAME: Final = 100  # letters of an extension's name; its files have that name too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
@@ -49,6 +52,7 @@ _SHA256: Final = Shape(
     expected="the 64 hexadecimal digits of a sha256",
     hint="`sha256sum FILE` prints that of a file which you have looked at",
 )
+_OPTION: Final = Shape(pattern=r"--?[A-Za-z][^\x00-\x1f\x7f]*", expected="an option such as `--cuda_ext`")
 _PYTHON_NAME: Final = Shape(pattern=r"(?![0-9])(?:[A-Za-z0-9_]|[^\x00-\x7f])+", expected="a Python name")
 _NAME_SCHEMA: Final = WithJsonSchema(_PYTHON_NAME.json_schema() | {"maxLength": LONGEST_NAME})
 
@@ -98,6 +102,8 @@ class Extension:
     """Lines of Python: every load() that they reach is compiled."""
     env: Variables = ()
     """Environment variables of its build alone."""
+    options: tuple[Annotated[str, _OPTION], ...] = ()
+    """Options for its setup.py, which some projects look for: --cuda_ext."""
     patch: OwnFile = ""
     """A patch for the project's files, as `git diff` writes it in the project's own folder; a path from the recipe's own folder."""
     is_imported: Annotated[Flag, Field(alias="import")] = True
@@ -113,6 +119,16 @@ class Extension:
     def is_remote(self) -> bool:
         """Return whether its sources are not in the recipe's folder."""
         return bool(self.git or self.sdist or self.url)
+
+    def at(self, top: Path) -> "Extension":
+        """Return it with variables that name a folder of this machine below `top` as its build has the folder."""
+        places = ((name, Path(text)) for name, text in self.env)
+        moved = {
+            name: f"{BUILD_SOURCE}/{path.relative_to(top).as_posix()}"
+            for name, path in places
+            if path.is_relative_to(top)
+        }
+        return replace(self, env=tuple((name, moved.get(name, text)) for name, text in self.env))
 
     def canonical(self) -> dict[str, object]:
         """Return what decides a build. Later keys appear only with a value, so old locks stay fresh."""
@@ -161,6 +177,8 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield "`git` and `commit` belong together", "`git ls-remote URL` lists the commits"
     if ("sha256" in given) != ("url" in given):
         yield "`url` and `sha256` belong together", "`sha256sum FILE` prints that of the archive"
+    if "options" in given and not {"sources", "capture"}.isdisjoint(given):
+        yield "`options` are for the setup.py of a project, and nothing runs one here", ""
     if "sources" in given and "patch" in given:
         hint = "edit them, or name the project by `path`"
         yield "`patch` is for a project; `sources` are the recipe's own files", hint

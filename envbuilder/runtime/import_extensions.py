@@ -2,7 +2,7 @@
 
 Called as `python -c TEXT ITEMS`. ITEMS is a JSON list with `name`, and either `module`, which is imported by its name, or `file`, which
 is loaded as a Python module or, without `is_python_module`, as a library of operators. It prints `envbuilder imports: ` and a JSON
-list of the failed items, each with `error`. Without a driver, the toolkit's stub stands for libcuda.so.1.
+list of the failed items, each with `error`. Without a driver, the toolkit's stubs stand for its libraries.
 """
 
 import ctypes
@@ -20,8 +20,8 @@ try:
     import torch
 except Exception:  # noqa: BLE001 - a project may do without it
     torch = None
-STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
-DRIVER = ("libcuda.so", "libnvidia-ml.so")  # of the host; a toolkit may have a stub of the first
+DRIVER = ("libcuda.so", "libnvidia-ml.so")  # of the host; a toolkit may have stubs of them
+STUBS = [path for path in map("/usr/local/cuda/lib64/stubs/".__add__, DRIVER) if os.path.exists(path)]
 
 
 def load(item):
@@ -36,7 +36,7 @@ def load(item):
 
 def attempt(item):
     """Return the error of an import, "" if there is none, or none but for the driver that is not here."""
-    for libraries in ((), (STUB,)):
+    for libraries in ([], STUBS):
         try:
             list(map(ctypes.CDLL, libraries))
             load(item)

@@ -1,7 +1,7 @@
 """Run a project's own import lines and record which extensions it would compile.
 
 `extension.py` starts it as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `source` (the folder of the project's files), `kept` (a
-folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced by recorders.
+folder for copies), and the files to write: `calls`, and `places` with the line of each. `load` and `load_inline` of torch's `cpp_extension` are replaced by recorders.
 They return a module that has every name, so the project's code goes on. If a line raises an error, the last line on stderr is
 `envbuilder capture: ` and JSON: the line, the error, and the place in the project's files. A line that first calls `load` and then
 computes on a GPU ends there, and stdout has "envbuilder capture stopped: " with the same JSON.
@@ -38,6 +38,7 @@ NO_GPU = ("CUDA error", "Found no NVIDIA driver", "No CUDA GPUs")
 # torch's own namespaces of operators.
 OWNED = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
 calls: "list[dict[str, object]]" = []
+places: "list[str]" = []  # of each of the calls: net/ops.py:12
 reached: "list[str]" = []  # the names of all calls, those that were made before too
 
 
@@ -85,6 +86,13 @@ def placed(extension, path):
     return os.path.join(target, os.path.basename(path))
 
 
+def caller(frame):
+    """Return the innermost of the project's own lines that made a call."""
+    while frame and not frame.f_code.co_filename.startswith(spec["source"] + "/"):
+        frame = frame.f_back
+    return "%s:%s" % (frame.f_code.co_filename[len(spec["source"]) + 1 :], frame.f_lineno) if frame else ""
+
+
 def recorder(function, original):
     def record(*args, **kwargs):
         given = inspect.signature(original).bind(*args, **kwargs).arguments
@@ -105,6 +113,7 @@ def recorder(function, original):
         reached.append(call["name"])
         if call not in calls:
             calls.append(call)
+            places.append(caller(sys._getframe(1)))
         if not call["is_python_module"] or call["is_standalone"]:
             return None
         module = Recorded(call["name"])
@@ -190,3 +199,5 @@ for line in spec["lines"]:
 
 with open(spec["calls"], "w") as stream:
     json.dump(calls, stream, indent=1, sort_keys=True)
+with open(spec["places"], "w") as stream:
+    json.dump(places, stream)

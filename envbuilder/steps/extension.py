@@ -1,10 +1,11 @@
 """Make one extension: `extension.py SPEC INPUTS OUT`. Runs under the environment's own Python, without a GPU.
 
 SPEC has `name`, `form`, `key` (of what it makes) and `gpus`, such as 8.0. Its sources are `files`, path → sha256, which lie in
-INPUTS/files, or INPUTS/archive, whose first folder is left out with `strip`; `patch` is one of `files`. By `form`:
+INPUTS/files, or INPUTS/archive, whose first folder is left out with `strip`; `patch` is one of `files`. `commit` is what `git rev-parse
+HEAD` answers (`git.sh`). By `form`:
 
 * `load`: `call` has the arguments of torch's `load()` or `load_inline()`, with /space/src as the folder of the sources.
-* `project`: the setup.py or pyproject.toml in the folder `path` makes a wheel, which is installed.
+* `project`: the setup.py or pyproject.toml in the folder `path` makes a wheel, which is installed. A setup.py gets the `options`.
 * `capture`: `lines` of Python run in the folder `path`, and each call of `load()` and `load_inline()` that they make is
   compiled. `key` is then that of the surroundings. With `only`, the calls and their files are written to OUT and not compiled.
 
@@ -296,6 +297,7 @@ def environment(spec, jobs, *, simulates=False, chooses=False):
         CC="gcc",
         CXX="g++",
         CUDA_HOME="/usr/local/cuda",
+        LIBRARY_PATH="/usr/local/cuda/lib64/stubs",  # of the linker, which finds no driver here; no program runs by it
         MAX_JOBS=str(jobs),
         NVCC_APPEND_FLAGS="--objdir-as-tempdir",  # names without the process id make objects reproducible
         TORCH_CUDA_ARCH_LIST=";".join(spec["gpus"]),
@@ -305,6 +307,7 @@ def environment(spec, jobs, *, simulates=False, chooses=False):
     )
     if simulates:
         env["PYTHONPATH"] = os.path.join(SCRATCH, "customize")
+        env["PATH"] = os.path.join(SCRATCH, "bin") + ":" + env["PATH"]
         if spec["gpus"]:
             env["_ENVBUILDER_CAPABILITY"] = spec["gpus"][0]
     if chooses and spec["gpus"] and "TORCH_CUDA_ARCH_LIST" not in variables:
@@ -440,6 +443,7 @@ def build_project(spec, jobs, out):
         sys.executable,
         "--out-dir",
         wheels,
+        *("--config-setting=--build-option=" + option for option in spec["options"]),
         project,
     ]
     run([*uv, *words], env, project, subprocess.STDOUT)
@@ -480,6 +484,7 @@ def build_project(spec, jobs, out):
 def capture(spec, folder):
     """Run the lines of a capture. Writes the calls that they make, and the files that these may read, into `folder`."""
     given = {"lines": spec["lines"], "source": SOURCE, "kept": KEPT, "calls": SPACE + "/calls.json"}
+    given["places"] = SPACE + "/places.json"
     project = os.path.normpath(os.path.join(SOURCE, spec["path"]))
     run_step("capture_calls.py", given, environment(spec, 1, simulates=True), project)
     for source, name in ((SOURCE, "src"), (KEPT, "kept")):
@@ -495,6 +500,7 @@ def capture(spec, folder):
                 what = "names the source `%s`, which is no regular file" % file
                 sys.exit(f"the call that compiles `{call['name']}` {what}")
     write_json(os.path.join(folder, "calls.json"), calls)
+    write_json(os.path.join(folder, "places.json"), read_json(SPACE + "/places.json"))
 
 
 def compile_captured(spec, call, key, captured, jobs, out):
@@ -511,9 +517,11 @@ def compile_all(spec, jobs, out):
     calls = read_json(captured + "/calls.json")
     if not calls:
         sys.exit(f"the lines of `capture` of the extension `{spec['name']}` compile nothing")
-    names = [name for name in files_in(captured) if name != "calls.json"]
+    names = [name for name in files_in(captured) if name not in ("calls.json", "places.json")]
     files = [(name, hashlib.sha256(read(os.path.join(captured, name))).hexdigest()) for name in names]
+    places = read_json(captured + "/places.json")
     for number, call in enumerate(calls):
+        print("compile `%s`, which %s loads" % (call["name"], places[number] or "a line"), flush=True)
         empty_folder(BUILD)
         parts = [spec["key"], json.dumps(call, sort_keys=True), json.dumps(files)]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -559,6 +567,11 @@ def main(spec_file, inputs, out):
     empty_folder(SCRATCH)
     os.mkdir(SCRATCH + "/customize")
     shutil.copyfile(STEPS + "/sitecustomize.py", SCRATCH + "/customize/sitecustomize.py")
+    if not re.fullmatch("([0-9a-f]{40})?", spec["commit"]):
+        sys.exit(f"{spec['commit']!r} is no commit")
+    program = os.path.join(SCRATCH, "bin/git")
+    write(program, read(STEPS + "/git.sh").replace(b"=COMMIT", b"=" + spec["commit"].encode()))
+    os.chmod(program, 0o755)
     compile_steady()
     clear_space(is_kept=is_kept)
     if os.path.isdir(captured):

@@ -1,7 +1,9 @@
 """Install a CUDA toolkit as NVIDIA lays it out, `/usr/local/cuda-X.Y` and `/usr/local/cuda`: `toolkit.py SPEC INPUTS OUT`.
 
 INPUTS has the packages: .debs, wheels, and components of NVIDIA's archive. SPEC says what to take out of which (`rules` below), and has
-`site`, the site-packages whose libraries and headers are linked instead of copied.
+`site`, the site-packages whose libraries and headers are linked instead of copied, and `machine`, the e_machine of its programs.
+
+`lib64/stubs` has the driver's libraries to link against. No program looks there when it runs.
 
 Packages are not trusted: a member that leaves the tree or a device is an error, and so is a link that a rule takes, unless it is one of
 NVIDIA's archive to a file beside it.
@@ -17,6 +19,7 @@ import os
 import re
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tarfile
@@ -37,6 +40,19 @@ CHUNK = 1 << 20
 # torch's own wheels may have a hash in the name.
 LIBRARY = re.compile(r"(?P<name>.+?)(-[0-9a-f]{8})?\.so[.0-9]*")
 NOT_HEADERS = ("__init__.py", "__pycache__")
+# Of each library: its header, what stands before a function there, and the error of a stub, as the header numbers it.
+DRIVER = {
+    "libcuda.so": ("cuda.h", "CUDAAPI", 34),  # CUDA_ERROR_STUB_LIBRARY
+    "libnvidia-ml.so": ("nvml.h", "DECLDIR", 12),  # NVML_ERROR_LIBRARY_NOT_FOUND
+}
+# By e_machine: the machine's code for `return error`.
+RETURN = {
+    62: lambda error: b"\xb8%b\xc3" % struct.pack("<I", error),  # mov eax, error; ret
+    183: lambda error: struct.pack("<II", 0x52800000 | error << 5, 0xD65F03C0),  # mov w0, error; ret
+}
+PAGE = 1 << 16  # the largest of any of these processors
+HEADER, SEGMENT, SECTION, SYMBOL = 64, 56, 64, 24  # bytes of an entry
+TEXT = 4  # the number of the section with the code
 
 
 class ToolkitError(Exception):
@@ -94,9 +110,87 @@ def install(rules: Any, packages: str, out: str, *, root: str = "") -> None:
             raise ToolkitError(f"the link `{path}` to `{target}` points at nothing in the toolkit")
     if links_libraries and not os.path.lexists(tree.home / "lib64/libcudart.so"):
         raise missing(rules, "CUDA's runtime library (libcudart)", "none")
+    write_stubs(tree, root, rules["machine"])
     for folder, _, _ in os.walk(tree.home):
         os.chmod(folder, 0o755)
     os.symlink(os.path.basename(home), f"{out}/usr/local/cuda")
+
+
+def write_stubs(tree: Tree, root: str, machine: int) -> None:
+    """Write the stubs of the driver's libraries that no part brings, with the functions of the headers that are there."""
+    for library, (name, mark, error) in DRIVER.items():
+        path, header = PurePosixPath("lib64/stubs", library), tree.home / "include" / name
+        if os.path.lexists(tree.home / path):
+            continue
+        if header.is_symlink():  # to a wheel's, in a lower layer
+            header = Path(root + os.path.normpath(f"{tree.inside}/include/{os.readlink(header)}"))
+        text = header.read_text(encoding="utf-8", errors="replace") if header.is_file() else ""
+        content = stub(f"{library}.1", functions(text, mark), machine, error)
+        tree.add(path, io.BytesIO(content), runnable=False, origin="envbuilder")
+
+
+def functions(header: str, mark: str) -> list[str]:
+    """Return the functions that a header declares, and those that its macros put in place of a name."""
+    declared = re.findall(rf"\b{mark}\s+(\w+)\s*\(", header)
+    macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\w+)[ \t]*$", header, re.MULTILINE)
+    return sorted({*declared, *(target for name, target in macros if re.match(rf"{name}_\w", target))})
+
+
+def stub(soname: str, names: list[str], machine: int, error: int) -> bytes:
+    """Return a shared library with these functions, to link against where there is no driver: each returns the error.
+
+    NVIDIA's archive has such libraries, its wheels have the headers alone. ELF: https://refspecs.linuxfoundation.org/elf/gabi4+.
+    """
+    strings = b"\0" + b"\0".join(name.encode() for name in (soname, *names)) + b"\0"
+    starts, at = [], 1
+    for name in (soname, *names):
+        starts.append(at)
+        at += len(name) + 1
+    code = RETURN[machine](error)
+    count = len(names) + 1
+    buckets, chain = [0], [0] * count
+    for number in range(1, count):
+        chain[number], buckets[0] = buckets[0], number  # one bucket: few ever look a name up here
+    table = struct.pack(f"<II{1 + count}I", 1, count, *buckets, *chain)
+    places, offset = [], HEADER + 4 * SEGMENT
+    for size in (count * SYMBOL, len(strings), len(table), len(code)):
+        places.append(offset)
+        offset += -(-size // 16) * 16
+    symbols, text = bytes(SYMBOL), places[3]
+    for start in starts[1:]:
+        symbols += struct.pack("<IBBHQQ", start, 0x12, 0, TEXT, text, len(code))  # a global function
+    tags = ((14, 1), (4, places[2]), (5, places[1]), (6, places[0]), (10, len(strings)), (11, SYMBOL), (0, 0))
+    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
+    titles = b"\0.dynsym\0.dynstr\0.hash\0.text\0.dynamic\0.shstrtab\0"
+    end = offset + len(dynamic) + len(titles)
+    end += -end % 8
+    head = struct.pack(
+        "<4s5B7xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 0, 3, machine, 1, 0, HEADER, end, 0,
+        HEADER, SEGMENT, 4, SECTION, 7, 6,
+    )  # fmt: skip
+    segments = (  # type, flags, offset, address, size, alignment
+        (1, 5, 0, 0, offset, PAGE),
+        (1, 6, offset, offset + PAGE, len(dynamic), PAGE),
+        (2, 6, offset, offset + PAGE, len(dynamic), 8),
+        (0x6474E551, 6, 0, 0, 0, 16),  # no stack that runs
+    )
+    for kind, flags, start, address, size, alignment in segments:
+        head += struct.pack("<IIQQQQQQ", kind, flags, start, address, address, size, size, alignment)
+    sections = (  # type, flags, address, offset, size, link, info, alignment, entry
+        (0,) * 9,
+        (11, 2, places[0], places[0], len(symbols), 2, 1, 8, SYMBOL),
+        (3, 2, places[1], places[1], len(strings), 0, 0, 1, 0),
+        (5, 2, places[2], places[2], len(table), 1, 0, 8, 4),
+        (1, 6, text, text, len(code), 0, 0, 16, 0),
+        (6, 3, offset + PAGE, offset, len(dynamic), 2, 0, 8, 16),
+        (3, 0, 0, offset + len(dynamic), len(titles), 0, 0, 1, 0),
+    )
+    names_at = [0, *(titles.index(title) for title in titles[1:].split(b"\0")[:-1])]
+    body = b"".join(part + bytes(-len(part) % 16) for part in (symbols, strings, table, code))
+    content = (head + body + dynamic + titles).ljust(end, b"\0")
+    for start, section in zip(names_at, sections):
+        content += struct.pack("<IIQQQQIIQQ", start, *section)
+    return content
 
 
 def missing(rules: Any, what: str, has: str) -> ToolkitError:

@@ -134,6 +134,7 @@ class Sandbox(FakeRunner):
         if spec.get("only"):
             shutil.copytree(step / "inputs/files", out / "captured/src", ignore=lambda *_: {"__init__.py"})
             (out / "captured/calls.json").write_text(json.dumps(self.calls))
+            (out / "captured/places.json").write_text(json.dumps(["net/ops.py:3"] * len(self.calls)))
         else:
             self.compile(spec, out / "0", mounts)
         return ""
@@ -938,6 +939,20 @@ def test_a_known_trouble_of_a_capture_keeps_its_code_and_gets_its_place():
     )
     assert (failure.findings[0].code, failure.findings[0].where) == ("EB621", "net/ops.py:3")
     assert "{" not in failure.message
+
+
+@pytest.mark.parametrize(
+    ("line", "setup", "hint"),
+    [
+        ("urllib.error.URLError: <urlopen error>", 'os.getenv("SCAN_FORCE_BUILD", "OFF") == "ON"', 'SCAN_FORCE_BUILD: "ON"'),
+        ("RuntimeError: Found no NVIDIA driver", '"--cuda_ext" in sys.argv', 'options: ["--cuda_ext"]'),
+        ("RuntimeError: Found no NVIDIA driver", "", "remove the check"),
+    ],
+)  # fmt: skip
+def test_a_hint_names_the_variable_or_option_of_this_setup_and_no_other(line, setup, hint):
+    error = explain_failure("scan", [line], CommandError("it failed"), setup=f"import os, sys\n{setup}\n")
+    assert hint in error.hint
+    assert "FLASH_ATTENTION" not in error.hint
 
 
 def test_a_package_that_a_capture_lacks_is_told():

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import stat
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -20,10 +21,10 @@ from envbuilder.compat.tables.toolkit import (
     toolkit_of,
 )
 from envbuilder.core.errors import BuildError
-from envbuilder.core.processor import X86_64
+from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import CudaStep
-from envbuilder.steps.toolkit import ToolkitError, install
+from envbuilder.steps.toolkit import ToolkitError, install, stub
 from tests.support import redist
 from tests.support.debs import header, write_package
 from tests.support.locks import make_artifact
@@ -83,7 +84,10 @@ def wheel(path: Path, files: dict[str, str], *, modes: dict[str, int] | None = N
 
 def lay(tmp_path: Path, toolkit: Toolkit, *packages: Path) -> Path:
     artifacts = tuple(map(locked, toolkit.parts[: len(packages)]))
-    rules = CudaStep(toolkit=toolkit, artifacts=artifacts).rules() | {"site": f"/{SITE}"}
+    rules = CudaStep(toolkit=toolkit, artifacts=artifacts).rules() | {
+        "site": f"/{SITE}",
+        "machine": X86_64.elf,
+    }
     inputs = tmp_path / "inputs"
     inputs.mkdir(parents=True)
     for artifact, package in zip(artifacts, packages, strict=True):
@@ -311,7 +315,7 @@ def test_two_parts_may_bring_the_same_bytes(tmp_path: Path, capsys: pytest.Captu
     first, second = two_wheels(tmp_path, "same", "same")
     home = lay(tmp_path, load(TWO, tmp_path), first, second)
     assert capsys.readouterr().out == "0/2 nvcc\n1/2 more\n"  # the progress of the step
-    assert [path.read_text() for path in home.rglob("*") if path.is_file()] == ["same"]
+    assert [path.read_text() for path in (home / "bin").rglob("*") if path.is_file()] == ["same"]
 
 
 def test_two_parts_that_disagree_about_a_path_are_both_named(tmp_path: Path) -> None:
@@ -420,7 +424,7 @@ def test_every_header_and_library_of_torch_s_wheels_is_linked_that_no_part_bring
         "cublas.h": True,
         "mine.h": False,
     }
-    assert {path.name for path in (home / "lib64").iterdir()} == {"libcudart.so", "libcudart.so.12"}
+    assert {path.name for path in (home / "lib64").iterdir()} == {"libcudart.so", "libcudart.so.12", "stubs"}
     assert (home / "lib64/libcudart.so").readlink().name == "libcudart.so.12"
 
 
@@ -430,6 +434,7 @@ def test_a_library_inside_torch_itself_is_found_by_its_plain_name(tmp_path: Path
     assert {path.name for path in (home / "lib64").iterdir()} == {
         "libcudart.so",
         "libcudart-d0da41ae.so.11.0",
+        "stubs",
     }
 
 
@@ -438,6 +443,53 @@ def test_a_python_environment_without_cuda_s_runtime_is_refused(tmp_path: Path) 
         ToolkitError, match=r"CUDA's runtime library \(libcudart\), and the Python environment has none"
     ):
         lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=ALL)
+
+
+CUDA_H = """
+#define cuMemAlloc                          cuMemAlloc_v2
+CUresult CUDAAPI cuInit(unsigned int Flags);
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr *dptr, size_t bytesize);
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("is_wheels", [True, False], ids=["a wheel's header", "a part's header"])
+def test_a_program_links_with_a_driver_that_is_not_there(tmp_path: Path, *, is_wheels: bool) -> None:
+    bring(tmp_path, "nvidia/cuda_runtime/lib/libcudart.so.12", "nvidia/cuda_runtime/include/cuda.h")
+    (tmp_path / "python" / SITE / "nvidia/cuda_runtime/include/cuda.h").write_text(
+        CUDA_H if is_wheels else ""
+    )
+    text = ALL.replace("{from: pkg/bin/*, to: bin/}", "{from: pkg/**, to: include/}")
+    home = lay_wheel(tmp_path, {"pkg/none.h": ""} if is_wheels else {"pkg/cuda.h": CUDA_H}, text=text)
+    stubs, program = home / "lib64/stubs", tmp_path / "program"
+    source = "int cuInit(int); int cuMemAlloc_v2(); int main() { return cuInit(0) - cuMemAlloc_v2(); }"
+    words = ["gcc", "-x", "c", "-", "-Wl,--no-undefined", "-lcuda", "-lnvidia-ml", "-o", str(program)]
+    env = {"PATH": "/usr/bin:/bin", "LIBRARY_PATH": str(stubs)}
+    subprocess.run(words, input=source.encode(), check=True, env=env)
+    assert subprocess.run([program], check=False, capture_output=True).returncode == 127, (
+        "no program runs by it"
+    )
+    (stubs / "libcuda.so.1").symlink_to("libcuda.so")
+    (stubs / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so")
+    subprocess.run([program], check=True, env={"LD_LIBRARY_PATH": str(stubs)})
+
+
+@pytest.mark.programs
+def test_a_stub_of_each_processor_is_read_by_its_tools(tmp_path: Path) -> None:
+    for processor in PROCESSORS:
+        (tmp_path / "libcuda.so").write_bytes(stub("libcuda.so.1", ["cuInit"], processor.elf, 34))
+        words = ["readelf", "--wide", "--dynamic", "--dyn-syms", str(tmp_path / "libcuda.so")]
+        read = subprocess.run(words, check=True, capture_output=True, text=True)
+        assert "[libcuda.so.1]" in read.stdout
+        assert "cuInit" in read.stdout
+        assert not read.stderr
+
+
+def test_a_stub_that_a_part_brings_is_taken_as_it_is(tmp_path: Path) -> None:
+    text = ROW.replace("{from: pkg/bin/*, to: bin/}", "{from: pkg/stubs/*, to: lib64/stubs/}")
+    home = lay_wheel(tmp_path, {"pkg/stubs/libcuda.so": "theirs"}, text=text)
+    assert (home / "lib64/stubs/libcuda.so").read_text() == "theirs"
+    assert (home / "lib64/stubs/libnvidia-ml.so").read_bytes().startswith(b"\x7fELF")
 
 
 # Components of NVIDIA's archive.
@@ -541,7 +593,7 @@ def test_a_deb_is_read_with_its_modes(tmp_path: Path) -> None:
         tmp_path / "nvcc.deb", [("./usr/bin/nvcc", "tool", 0o4755), ("./usr/bin/text", "t", 0o600), unwanted]
     )
     home = lay(tmp_path, load(DEB, tmp_path), package)
-    assert sorted(path.name for path in home.rglob("*") if path.is_file()) == ["nvcc", "text"]
+    assert sorted(path.name for path in (home / "bin").iterdir()) == ["nvcc", "text"]
     assert stat.S_IMODE((home / "bin/nvcc").stat().st_mode) == 0o755
     assert stat.S_IMODE((home / "bin/text").stat().st_mode) == 0o644
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import link_or_copy
+from envbuilder.core.processor import X86_64
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
@@ -73,7 +74,8 @@ def lay_out(
         archive.extractall(f"{folder}/root{SITE}")
     toolkit = locked_toolkit(wanted, parts)
     assert toolkit
-    rules, inputs = CudaStep(toolkit=toolkit, artifacts=parts).rules() | {"site": SITE}, folder / "inputs"
+    rules = CudaStep(toolkit=toolkit, artifacts=parts).rules() | {"site": SITE, "machine": X86_64.elf}
+    inputs = folder / "inputs"
     inputs.mkdir()
     for part in parts:
         link_or_copy(context.store.artifact(part.sha256), inputs / part.filename)

@@ -77,6 +77,10 @@ file 644 /steps/extensions.py <<'END'
 |the program extensions.py
 END
 
+file 644 /steps/git.sh <<'END'
+|the program git.sh
+END
+
 file 644 /steps/gpu_code.py <<'END'
 |the program gpu_code.py
 END
@@ -506,6 +510,7 @@ file 644 /step/spec.json <<'END'
 |  "with_cuda": false,
 |  "with_pytorch_error_handling": true
 | },
+| "commit": "0000000000000000000000000000000000000000",
 | "env": [],
 | "files": {
 |  "fused/fused_bias_act.cpp": "730188a60651797a76a0d31794634974eb66926b68dd0f43dbf23adeda9fa268",
@@ -514,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "3d51ecbc76ad5003a468d7d34ffe61062f56e9a4f99b812acc6e53430e5173ac",
+| "key": "e1ebcb41f02763b19c6956f3ac17af907db72a0727d2f7c9289024e636cf732d",
 | "name": "fused",
 | "patch": "",
 | "path": "",

@@ -15,9 +15,19 @@ from packaging.specifiers import SpecifierSet
 
 from envbuilder import cli
 from envbuilder.compat.check import load_tables
+from envbuilder.compat.tables.cuda import load_late
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
-from envbuilder.init import ask_missing, examples_folder, make, read_facts, read_machine, read_source
+from envbuilder.init import (
+    RecipeSources,
+    ask_missing,
+    examples_folder,
+    make,
+    read_facts,
+    read_machine,
+    read_source,
+    write_recipe,
+)
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment, read_spec
 from envbuilder.init.pip import read_requirement
@@ -205,6 +215,7 @@ def test_a_package_with_cuda_sources_is_an_extension_with_its_switch(
         ("torch-scatter", "torch_scatter==2.1.2", (("FORCE_CUDA", "1"),), []),
         ("flash-attn>=2.3", "flash_attn==2.8.3", (("FLASH_ATTENTION_FORCE_BUILD", "TRUE"),), ["packaging", "psutil"]),
         ("mmcv-full==1.7.2", "mmcv_full==1.7.2", (("MMCV_WITH_OPS", "1"),), []),
+        ("mmcv", "mmcv==2.2.0", (("MMCV_WITH_OPS", "1"),), []),
     ],
 )  # fmt: skip
 def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
@@ -216,6 +227,39 @@ def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
     assert [one.text for one in requests.packages.values()] == needed
     (said,) = requests.left
     assert ("names no version" in said.message) == ("==" not in line)
+
+
+@pytest.mark.parametrize(
+    ("line", "when", "entry"),
+    [
+        ("nerfacc==0.5.2", "when it is first imported", "extensions: [{name: nerfacc, sdist: nerfacc==0.5.2}]"),
+        ("MinkowskiEngine", "for the CPU alone", 'options: ["--force_cuda", "--blas=openblas"]}] and apt: [libopenblas-dev]'),
+        ("transformer_engine[pytorch]>=2", "by its part for PyTorch", "and packages: [transformer-engine-cu12==2.20.2]"),
+    ],
+)  # fmt: skip
+def test_a_package_that_compiles_later_is_said_with_the_entry_that_compiles_it_now(line, when, entry):
+    requests = Requests()
+    read_requirement(line, "x:1", requests)
+    (said,) = requests.left
+    assert when in said.message
+    assert entry in said.hint
+    assert [one.text for one in requests.packages.values()], "it is there all the same"
+
+
+def test_every_entry_that_compiles_a_package_now_is_one_of_a_recipe(tmp_path: Path):
+    for row in load_late().rows:
+        recipe = make(row.package, tmp_path, wishes(), ())[0].path
+        text = recipe.read_text()
+        recipe.write_text(f"{text}\n{row.advice('').partition(' and ')[0]}\n")
+        assert len(load(recipe).extensions) == 1
+
+
+@pytest.mark.parametrize(("gpus", "env"), [(("A100", "H100"), (("NATTEN_CUDA_ARCH", "8.0;9.0"),)), ((), ())])
+def test_a_variable_that_names_gpus_gets_those_of_the_recipe(tmp_path: Path, gpus, env):
+    requests = Requests(gpus=gpus)
+    read_requirement("natten==0.21.0", "x:1", requests)
+    (extension,) = make("mine", tmp_path, requests, ())[0].extensions
+    assert (extension.sdist, extension.env) == ("natten==0.21.0", env)
 
 
 def test_a_torchvision_of_another_torch_becomes_the_one_that_fits(tmp_path: Path):
@@ -255,6 +299,25 @@ def test_a_submodule_that_is_not_checked_out_is_taken_from_its_commit(tmp_path: 
     ]
     (said,) = (one.message for one in requests.left if "submodule" in one.message)
     assert said == "not checked out, so what it has is not read: submodule `glm`"
+
+
+@pytest.mark.programs
+def test_a_file_of_a_project_says_the_submodules_that_its_build_lacks(tmp_path: Path):
+    (tmp_path / "ops/third_party").mkdir(parents=True)
+    (tmp_path / "ops/.gitmodules").write_text('[submodule "c"]\n\tpath = third_party/cutlass\n\turl = ../c\n')
+    (tmp_path / "ops/setup.py").write_text(
+        "from torch.utils.cpp_extension import CUDAExtension\nfrom setuptools import setup\n"
+        "setup(ext_modules=[CUDAExtension('ops', ['a.cu'])])\n"
+    )
+    commit(tmp_path)
+    sources = RecipeSources(
+        projects=(str(tmp_path / "ops/setup.py"),), machine=False, gpus=("A100",), versions={}
+    )
+    _, findings = write_recipe(
+        "mine", tmp_path, sources, {}, ProcessRunner(os.environ), ask=None, report=print, typed=()
+    )
+    (said,) = (one.message for one in findings if "submodule" in one.message)
+    assert said == "not checked out, so the build of `ops` lacks it: submodule `third_party/cutlass`"
 
 
 def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():

@@ -108,6 +108,33 @@ PROJECTS = {
     "switches of its build": Project(
         files=(("setup.py", 'import os\nfast = os.getenv("FORCE_CUDA", "0"), os.environ["MAMBA_FORCE_BUILD"]\n' + SETUP.replace("NAME", "scan")),),
         extensions=('{name: scan, path: ., env: {FORCE_CUDA: "1", MAMBA_FORCE_BUILD: "TRUE"}}',),
+        left=('`env: {FORCE_CUDA: "1"}` is set: without it, the build may', '`env: {MAMBA_FORCE_BUILD: "TRUE"}` is set: without it, the build looks'),
+    ),
+    "folders that a build looks for in variables": Project(
+        files=(
+            ("ops/setup.py", 'import os\nhere = os.environ["CUTLASS_PATH"], os.getenv("OPS_GLM_INCLUDE_DIR"), os.getenv("FMT_DIR", "fmt"), os.environ["EIGEN_ROOT"]\n' + SETUP.replace("NAME", "ops")),
+            ("ops/third_party/cutlass/include/cutlass.h", ""), ("ops/recipes/cutlass/meta.txt", ""), ("ops/glm/include/glm.hpp", ""), ("ops/fmt/fmt.h", ""),
+        ),
+        extensions=('{name: ops, path: ops, env: {CUTLASS_PATH: "/space/src/ops/third_party/cutlass", OPS_GLM_INCLUDE_DIR: "/space/src/ops/glm/include"}}',),
+        left=(
+            "`CUTLASS_PATH` is set to the project's own `third_party/cutlass`", "`OPS_GLM_INCLUDE_DIR` is set to the project's own `glm/include`",
+            "the build ends without `EIGEN_ROOT`",
+        ),
+    ),
+    "a variable that names GPUs": Project(
+        files=(("setup.py", 'import os\nARCH = os.getenv("NATTEN_CUDA_ARCH", "")\n' + SETUP.replace("NAME", "attend")),),
+        extensions=('{name: attend, path: ., env: {NATTEN_CUDA_ARCH: "8.0"}}',),
+        left=("`NATTEN_CUDA_ARCH` is set: without it, the build leaves out what is for GPUs",),
+    ),
+    "its own package among its requirements": Project(
+        files=(*setup("torch_scatter"), ("Dockerfile", "FROM debian\nRUN pip install torch-scatter==2.1.2\n")),
+        extensions=("{name: torch_scatter, path: .}",),
+        left=("the base follows", "`torch-scatter==2.1.2` is an extension", "`torch_scatter` is built from this folder, in place of `torch_scatter==2.1.2`"),
+    ),
+    "switches of its build that no other project has": Project(
+        files=(("setup.py", 'import os, sys\nif os.getenv("SCAN_WITH_CUDA", "OFF") == "ON": pass\nif "--cpp_ext" in sys.argv: sys.argv.remove("--cpp_ext")\n' + SETUP.replace("NAME", "scan")),),
+        extensions=('{name: scan, path: ., env: {SCAN_WITH_CUDA: "ON"}, options: ["--cpp_ext"]}',),
+        left=('`env: {SCAN_WITH_CUDA: "ON"}` is set: without it', '`options: ["--cpp_ext"]` is set: without it, the build leaves out compiled code'),
     ),
     "the same extension in two folders": Project(
         files=(*setup("DCNv3", "a/ops/"), *setup("DCNv3", "b/ops/")),
@@ -175,6 +202,11 @@ PROJECTS = {
         files=(*setup("raster", "submodules/raster/"), (".gitmodules", '[submodule "glm"]\n\tpath = third_party/glm\n\turl = ../glm\n')),
         extensions=("{name: raster, path: submodules/raster}",),
         left=("not checked out, so what it has is not read: submodule `third_party/glm`",),
+    ),
+    "a submodule inside a submodule": Project(
+        files=(*setup("raster", "submodules/raster/"), ("submodules/raster/.gitmodules", '[submodule "glm"]\n\tpath = third_party/glm\n\turl = ../glm\n')),
+        extensions=("{name: raster, path: submodules/raster}",),
+        left=("not checked out, so the build of `raster` lacks it: submodule `third_party/glm`",),
     ),
     "submodules alone": Project(
         files=(("train.py", "import simple_knn\n"), (".gitmodules", '[submodule "knn"]\n\tpath = submodules/knn\n\turl = ../knn\n')),
@@ -281,6 +313,15 @@ PROJECTS = {
         extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),
         packages=("tqdm",),
     ),
+    "projects of other build tools in requirements": Project(
+        files=(
+            ("requirements.txt", "-e .\n./ops\n"), ("setup.py", CMAKE), ("CMakeLists.txt", ""),
+            ("ops/pyproject.toml", '[build-system]\nrequires = ["scikit-build-core"]\nbuild-backend = "scikit_build_core.build"\n'), ("ops/CMakeLists.txt", ""),
+        ),
+        extensions=("{name: fused, path: .}", "{name: ops, path: ops}"),
+        packages=("cmake", "scikit-build-core"),
+        left=("is built by CMake, which setup.py calls", "`ops` is built by scikit-build-core: added `cmake`, `ninja`"),
+    ),
 }  # fmt: skip
 
 
@@ -295,6 +336,7 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     requests = Requests(gpus=("A100",))
     read_source(Path(), requests)
+    requests.say_gates()
     pins = tuple(f"{key} {one.text} {one.where.rpartition('/')[2]}" for key, one in requests.pins.items())
     left = [one.message for one in requests.left]
     recipe, _ = make("mine", Path("recipes"), requests, (".",))
@@ -313,12 +355,14 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
-    (tmp_path / "setup.py").write_text('import os\nos.getenv("FORCE_CUDA")\n' + SETUP)
+    gates = 'import os, sys\nos.getenv("FORCE_CUDA"), os.getenv("OWN_WITH_CUDA"), "--cuda_ext" in sys.argv\n'
+    (tmp_path / "setup.py").write_text(gates + SETUP)
     requests = Requests(gpus=())
     read_source(tmp_path, requests)
     recipe, _ = make("mine", tmp_path / "recipes", requests, ())
     (extension,) = recipe.extensions
-    assert extension.env == ()
+    assert (extension.env, extension.options) == ((), ())
+    assert not [one for one in requests.left if "is set" in one.message]
 
 
 def test_init_finds_the_extensions_of_the_projects_that_are_built_for_real() -> None:

@@ -102,13 +102,14 @@ def capture(folder: Path, line: str) -> list[dict[str, object]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     source = folder / "src"
-    source.mkdir()
+    source.mkdir(exist_ok=True)
     (source / "op.cpp").touch()
     given = {
         "lines": [line],
         "source": str(source),
         "kept": str(folder / "kept"),
         "calls": str(folder / "calls.json"),
+        "places": str(folder / "places.json"),
     }
     (folder / "spec.json").write_text(json.dumps(given))
     program = [sys.executable, "-B", steps.FOLDER / "capture_calls.py", folder / "spec.json"]
@@ -117,3 +118,13 @@ def capture(folder: Path, line: str) -> list[dict[str, object]]:
     assert ended.returncode == 0, ended.stderr
     found: list[dict[str, object]] = json.loads((folder / "calls.json").read_text())
     return found
+
+
+def test_each_call_is_noted_with_the_line_of_the_project_that_makes_it(tmp_path: Path):
+    (tmp_path / "src/net").mkdir(parents=True)
+    (tmp_path / "src/net/ops.py").write_text(
+        "from torch.utils.cpp_extension import load\ndef get(name):\n    return load(name, ['op.cpp'])\n"
+    )
+    capture(tmp_path, "from net.ops import get; get('a'); get('b'); load = __import__('torch.utils.cpp_extension'); "
+            "load.utils.cpp_extension.load('c', ['op.cpp'])")  # fmt: skip
+    assert json.loads((tmp_path / "places.json").read_text()) == ["net/ops.py:3", "net/ops.py:3", ""]

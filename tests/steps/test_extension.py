@@ -1,5 +1,6 @@
 """The program of an extension: its sources, what it starts, its check of GPU code, and what it leaves."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,8 +16,10 @@ from envbuilder.builder.job import prepare_run
 from envbuilder.builder.sandbox.root import program_command
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError, CompileError
+from envbuilder.plan.extension import project_key
 from envbuilder.plan.model import ExtensionsStep
 from tests.support.elves import gpu_library
+from tests.support.locks import make_artifact
 from tests.support.projects import Machine, make_machine
 from tests.support.sdists import own_backend, write_sdist
 from tests.support.step_programs import load_program
@@ -45,6 +48,7 @@ def make_spec(**change: object) -> dict[str, Any]:
         "patch": "",
         "archive": False,
         "strip": False,
+        "commit": "",
     }
     return base | {"gpus": ["8.0"], "env": [], **change}
 
@@ -366,6 +370,14 @@ def tree_of(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.programs
+def test_a_captured_call_that_does_not_compile_is_named_by_its_line(machine: Machine):
+    broken = CAPTURED | {"net/c.c": '#include "none.h"\n'}
+    with pytest.raises(CompileError) as caught:
+        machine.build(machine.project("net", broken, capture=("import ops",)))
+    assert "the extension `net/second`, which net/ops.py:3 loads, does not compile" in caught.value.message
+
+
+@pytest.mark.programs
 def test_a_capture_that_names_a_link_as_its_source_is_refused(machine: Machine):
     line = "import os; os.symlink('/etc/passwd', 'x.c'); from torch.utils.cpp_extension import load; load('op', ['x.c'])"
     with pytest.raises(BuildError, match=r"names the source `/space/src/net/x\.c`, which is no regular file"):
@@ -381,3 +393,79 @@ def test_a_patch_that_does_not_fit_is_named_with_the_reason(machine: Machine):
     (finding,) = caught.value.findings
     assert (finding.code, finding.where) == ("EB634", "dw.patch")
     assert "setup.py" in finding.message
+
+
+# What a build asks git
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("rev-parse HEAD", COMMIT),
+        ("-C /space/src -c core.quiet=1 rev-parse --verify HEAD", COMMIT),
+        ("rev-parse --short HEAD", "0123456"),
+        ("rev-parse --short=12 HEAD", "0123456789ab"),
+        ("rev-parse --abbrev-ref HEAD", "HEAD"),
+        ("describe --always --dirty", "0123456"),
+        ("log -1 --format=%H", COMMIT),
+        ("show -s --pretty=%h", "0123456"),
+        ("submodule update --init --recursive", ""),
+        ("status --porcelain", ""),
+        ("--version", "git version 2.39.5"),
+    ],
+)
+def test_a_build_that_asks_git_gets_the_commit_of_the_lock(tmp_path: Path, words: str, answer: str):
+    asked = ask_git(tmp_path, COMMIT, words)
+    assert (asked.returncode, asked.stdout.strip()) == (0, answer)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("commit", "words"), [("", "rev-parse HEAD"), (COMMIT, "clone https://host/x")])
+def test_a_question_without_an_answer_ends_as_git_does_without_a_repository(tmp_path, commit, words):
+    asked = ask_git(tmp_path, commit, words)
+    assert asked.returncode == 128
+    assert asked.stderr.startswith("fatal: ")
+
+
+def ask_git(folder: Path, commit: str, words: str) -> subprocess.CompletedProcess[str]:
+    text = steps.text("git.sh").replace("=COMMIT", f"={commit}").replace("/usr/bin/git", "/none")
+    (folder / "git").write_text(text)
+    argv = ["sh", str(folder / "git"), *words.split()]
+    return subprocess.run(argv, check=False, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+
+
+@pytest.mark.programs
+def test_a_setup_gets_its_options(machine: Machine):
+    files = own_backend("opt", "1.0")
+    files["backend.py"] = files["backend.py"].replace("config_settings=None", "config_settings")
+    files["backend.py"] += (
+        "\nmake = build_wheel\ndef build_wheel(folder, config_settings=None, metadata_directory=None):\n"
+        "    assert config_settings == {'--build-option': ['--cpp_ext', '--cuda_ext']}, config_settings\n"
+        "    return make(folder, config_settings, metadata_directory)\n"
+    )
+    files = {f"opt/{path}": text for path, text in files.items()}
+    assert machine.build(machine.project("opt", files, options=("--cpp_ext", "--cuda_ext")))
+    with pytest.raises(CompileError, match="AssertionError"):
+        machine.build(machine.project("opt", files))
+
+
+@pytest.mark.programs
+def test_a_setup_that_calls_git_builds_without_a_repository(machine: Machine, tmp_path: Path):
+    files = own_backend("ver", "1.0")
+    files["backend.py"] += (
+        "\nimport subprocess\nassert set(subprocess.check_output(['git', 'rev-parse', 'HEAD'], text=True).strip()) == {'0'}\n"
+    )
+    project = machine.project("ver", {f"ver/{path}": text for path, text in files.items()})
+    assert machine.build(project)
+
+
+def test_two_commits_of_the_same_files_are_two_builds(machine: Machine):
+    archive = dataclasses.replace(make_artifact("ver", COMMIT), kind="git")
+    extension = machine.project("ver", {}, git="https://host/ver", commit=COMMIT, archive=archive)
+    other = dataclasses.replace(extension, commit=COMMIT[::-1])
+    ground = machine.job_of(extension).plan.ground
+    assert project_key(ground, extension).digest != project_key(ground, other).digest

@@ -6,6 +6,7 @@ build compiles only the failed one.
 
 import contextlib
 import json
+import posixpath
 import re
 import threading
 import time
@@ -35,6 +36,7 @@ from envbuilder.builder.extensions.compiler_errors import (
 )
 from envbuilder.builder.job import BuildJob, prepare_run
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
+from envbuilder.core.beneath import read_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -137,6 +139,7 @@ class _Task:
     program: Program
     jobs: int = MANY  # compilers at once, at most
     captured: Path | None = None  # what a capture left, for one of its calls
+    called: str = ""  # the line of the project that makes the call
 
 
 class ExtensionBuilder:
@@ -218,7 +221,14 @@ class ExtensionBuilder:
     ) -> CachedExtension:  # fmt: skip
         jobs = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         name = label(extension, call.name)
-        task = _Task(extension=extension, name=name, program=program, jobs=jobs, captured=captured)
+        task = _Task(
+            extension=extension,
+            name=name,
+            program=program,
+            jobs=jobs,
+            captured=captured,
+            called=calls.place(call),
+        )
         return self._obtain(task, call_key(self._ground, extension, call, calls), call.to_json())
 
     def _obtain(self, task: _Task, key: Key, objects: str) -> CachedExtension:
@@ -305,8 +315,18 @@ class ExtensionBuilder:
                     name, lines, failure,
                     compiles=extension.form is not Form.CAPTURE or task.captured is not None,
                     folder=extension.path.removeprefix(HERE) if is_project else "",
+                    called=task.called,
+                    setup=_setup(build_dir, extension.path) if is_project else "",
                 ) from failure  # fmt: skip
             yield out
+
+
+def _setup(build_dir: Path, path: str) -> str:
+    """Return the text of a project's setup.py, "" if it has none that can be read."""
+    try:
+        return read_beneath(build_dir, posixpath.normpath(f"src/{path}/setup.py")).decode(errors="replace")
+    except (OSError, BuildError):
+        return ""
 
 
 def _run_all(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from envbuilder.core.beneath import copy_tree_beneath, files_beneath, open_benea
 from envbuilder.core.cache import Sha256, Store, save_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
-from envbuilder.core.models import adapter
+from envbuilder.core.models import Shape, adapter
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import CAPTURED, Calls, Key, LoadCall, call_key, project_key, recipe_calls
 from envbuilder.plan.model import Plan
@@ -29,6 +29,8 @@ from envbuilder.recipe.extension import Form
 
 COMPILED_FILE: Final = "compiled.json"
 CAPTURED_FILE: Final = "captured.json"
+_LISTS: Final = ("calls.json", "places.json")  # of a capture, beside the files
+_PLACE: Final = Shape(pattern=r"([^\x00-\x1f\x7f]{1,300}:\d+)?", expected="a file and a line")
 VERSION: Final = 2  # of both files
 TREE: Final = "tree"
 INDEX: Final = "index.json"
@@ -174,10 +176,14 @@ def save_calls(out: Path, folder: Path) -> Calls:
     with answers(CAPTURED):
         copy_tree_beneath(out, CAPTURED, folder / CAPTURED)
     names = [name.partition("/")[2] for name in files_beneath(folder, CAPTURED)]
-    files = {name: _sha256(folder, f"{CAPTURED}/{name}") for name in sorted(names) if name != "calls.json"}
-    value = {"version": VERSION, "calls": list(map(asdict, calls)), "files": files}
+    with answers("places.json"):
+        places = adapter(tuple[Annotated[str, _PLACE], ...]).validate_json(
+            read_beneath(out, f"{CAPTURED}/places.json")
+        )
+    files = {name: _sha256(folder, f"{CAPTURED}/{name}") for name in sorted(names) if name not in _LISTS}
+    value = {"version": VERSION, "calls": list(map(asdict, calls)), "files": files, "places": places}
     save_text(folder / CAPTURED_FILE, json.dumps(value, indent=1, sort_keys=True) + "\n")
-    return Calls(calls=calls, files=tuple(files.items()))
+    return Calls(calls=calls, files=tuple(files.items()), places=places)
 
 
 def _sha256(folder: Path, name: str) -> Sha256:
@@ -195,7 +201,8 @@ def load_calls(folder: Path, store: Store) -> Calls | None:
         files = tuple((name, Sha256(digest)) for name, digest in sorted(value["files"].items()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Calls(calls=calls, files=files) if value.get("version") == VERSION else None
+    places = tuple(map(str, value.get("places", ())))  # an older entry has none
+    return Calls(calls=calls, files=files, places=places) if value.get("version") == VERSION else None
 
 
 HEAD: Final = ("name", "key", "form", "for", "size", "compiled in", "from")

@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.builder.extensions.compiled import ExtensionCode, answers, read_index
+from envbuilder.compat.gates import find_gates
+from envbuilder.compat.python_code import parse_code
 from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.core.beneath import files_beneath, read_beneath
 from envbuilder.core.errors import BuildError, CommandError, CompileError
@@ -24,6 +26,7 @@ SHOWN: Final = 12  # lines of the compiler in a message
 _ERROR_LINE: Final = re.compile(
     r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
 )
+_GATED: Final = {"EB622": "compile", "EB623": "cuda"}  # what an own variable of the project may change
 _CAPTURE: Final = "envbuilder capture: "  # before the report in the last line of `capture_calls.py`
 # Where uv unpacks a source distribution.
 _UNPACKED: Final = re.compile(rf"{BUILD_DIRECTORY}/wheel/\.tmp\w+/[^/]+/")
@@ -72,9 +75,11 @@ def explain_failure(
     *,
     compiles: bool = True,
     folder: str = "",
+    setup: str = "",
+    called: str = "",
     kind: str = "extension",
 ) -> CompileError:
-    """Return the error of an extension whose build in `folder` printed these lines and failed.
+    """Return the error of an extension whose build in `folder`, by the text `setup` of a setup.py, printed these lines and failed.
 
     A capture compiles nothing, so the most general message does not apply. Its error is the report of `capture_calls.py` or the
     program's own message.
@@ -97,7 +102,9 @@ def explain_failure(
                 key_lines = _error_lines(lines, at)
                 shown = "\n".join(f"    {line}" for line in key_lines)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
-                message = f"the {kind} `{name}` does not compile: {meaning}\n{shown}"
+                repair = _switch_hint({"setup.py": setup}, _GATED.get(row.build.code, ""), ()) or repair
+                of_line = f", which {called} loads," if called else ""
+                message = f"the {kind} `{name}`{of_line} does not compile: {meaning}\n{shown}"
                 where = _place(key_lines) or (ended.place if ended else cause_place)
                 return extension_error(row.build.code, message, repair, where=where)
     patch = _PATCH.search(failure.message)
@@ -294,12 +301,17 @@ def check_project(
         )
 
 
-def _switch_hint(scripts: dict[str, str], effect: str, architectures: tuple[str, ...]) -> str:
-    text = "\n".join(scripts.values())
-    rows = [row for row in load_switches().rows if row.effect == effect]
-    known = [row for row in rows if re.search(rf"\b{row.variable}\b", text)]
-    settings = ", ".join(row.setting(architectures) for row in known)
-    return f"its setup.py reads it from a variable: `env: {{{settings}}}` of the extension" if known else ""
+def _switch_hint(scripts: Mapping[str, str], effect: str, architectures: tuple[str, ...]) -> str:
+    """Return the hint that names the variables or options of this setup.py, "" if it has none."""
+    if effect == "architectures":
+        text = "\n".join(scripts.values())
+        rows = [row for row in load_switches().rows if row.effect == effect]
+        known = [row for row in rows if re.search(rf"\b{row.variable}\b", text)]
+        settings = [f"env: {{{', '.join(row.setting(architectures) for row in known)}}}"] if known else []
+    else:
+        code = parse_code(scripts.get("setup.py", ""), Path("setup.py"))
+        settings = [gate.setting for gate in find_gates(code) if gate.effect == effect] if code else []
+    return f"its setup.py reads it: `{'`, `'.join(settings)}` of the extension" if settings else ""
 
 
 def _places(scripts: dict[str, str], pattern: re.Pattern[str]) -> list[str]:

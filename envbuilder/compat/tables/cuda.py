@@ -169,17 +169,40 @@ class Switch:
     value: Line
     projects: tuple[Line, ...]
     sdists: dict[str, Sdist] = field(default_factory=dict)
+    needed: Flag = False  # nothing is compiled for GPUs without it
     source: Sources
 
     def setting(self, architectures: tuple[str, ...]) -> str:
         """Return the line for the extension's `env` in a recipe, for these GPUs."""
+        return f'{self.variable}: "{self.value_for(architectures)}"'
+
+    def value_for(self, architectures: tuple[str, ...]) -> str:
         numbers = [number.replace(".", "") for number in architectures]
-        value = self.value.format(
+        return self.value.format(
             digits=";".join(numbers),
             dots=";".join(architectures),
             gencode=" ".join(f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers),
         )
-        return f'{self.variable}: "{value}"'
 
 
 load_switches = reader("switches.yaml", Switch, key="variable", order=lambda row: (row.variable,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatePackage:
+    """A package whose CUDA code is compiled too late, and the entry of `extensions` that compiles it in the build."""
+
+    package: Line
+    newest: Line
+    when: Line
+    entry: Line
+    also: Line = ""
+    source: Sources
+
+    def advice(self, version: str) -> str:
+        """Return what to write into a recipe."""
+        entry = f"extensions: [{self.entry}]" + (f" and {self.also}" if self.also else "")
+        return entry.replace("VERSION", version or self.newest)
+
+
+load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (row.package,))

@@ -20,8 +20,8 @@ from typing import IO, Final
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envbuilder.compat.python_code import PythonCode, parse_code, plain_texts
-from envbuilder.compat.tables.cuda import load_switches
+from envbuilder.compat.gates import find_gates
+from envbuilder.compat.python_code import PythonCode, parse_code
 from envbuilder.core.archive import DAMAGED_TAR, DAMAGED_ZIP, BoundedTar, BoundedZip
 from envbuilder.core.beneath import TEXT_LIMIT
 from envbuilder.core.budget import ARCHIVE_SPARE, MEMBER, most_unpacked, need_within, read_within, read_xz
@@ -109,9 +109,9 @@ def _setup(files: Mapping[str, bytes]) -> PythonCode | None:
 
 
 def _unset(extension: LockedExtension, code: PythonCode | None) -> tuple[str, ...]:
-    texts = {text for _, text in plain_texts(code)} if code else set()
-    rows = (row for row in load_switches().rows if row.effect == "compile" and row.variable in texts)
-    return tuple(row.setting(()) for row in rows if row.variable not in dict(extension.env))
+    gates = find_gates(code) if code else ()
+    given = {*dict(extension.env), *extension.options}
+    return tuple(gate.setting for gate in gates if gate.effect == "compile" and gate.name not in given)
 
 
 def read_distribution(extension: str, files: Mapping[str, bytes]) -> ProjectMetadata:
@@ -216,7 +216,9 @@ def say_gaps(distributions: Sequence[ProjectMetadata]) -> None:
     """Say which extensions compute what they require, lack sources that they compile, or would download a wheel."""
     for project in distributions:
         if project.unset:
-            message = "the build of the extension `%s` downloads a wheel, and a build has no network: set `env: {%s}`"
+            message = (
+                "the build of the extension `%s` downloads a wheel, and a build has no network: set `%s`"
+            )
             log.warning(message, project.extension, ", ".join(project.unset))
         if project.lacking:
             message = "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: take another version, or name `git` and `commit`"
