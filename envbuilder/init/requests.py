@@ -85,9 +85,8 @@ class Requests:
     day: date | None = None  # when the project last changed
     # absent folder → repository, commit
     submodules: dict[Path, tuple[str, str]] = field(default_factory=dict)
-    gates: list[tuple[str, Gate]] = field(
-        default_factory=list
-    )  # the line of a setup.py, and what it compiles by
+    # The line of a setup.py, and what it compiles by.
+    gates: list[tuple[str, Gate]] = field(default_factory=list)
     suite: Distribution | None = None  # of the image that is read
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
