@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import logged, wait_until
+from tests.support.cluster import ALONE, logged, wait_until
 from tests.support.workbench import ENVBUILDER, Built, open_folder
 
 pytestmark = pytest.mark.builds
@@ -138,6 +138,25 @@ def test_a_job_that_hangs_says_who_waits_for_whom(cpu, work, mode):
         output = stack.enter_context(watched(work, cpu, mode, path))
         wait_until("the hang is named", lambda: "hang: " in output.read_text(), 60)
         assert re.search(rf"^hang: {HANGS[mode]}", output.read_text(), re.MULTILINE), output.read_text()
+
+
+@pytest.mark.release  # tests/run/test_watch.py has the same without torch
+def test_a_rank_that_nobody_answers_names_the_address(cpu, work):
+    (work / "meet.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.2", "MASTER_PORT": "29500"}
+    env = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
+    line = (*ALONE, "apptainer", "exec", "--bind", work, cpu.sif, "python", "meet.py")
+    with logged(*line, output=work / "log", cwd=work, env=os.environ | env) as job:
+
+        def names_it() -> bool:
+            assert job.poll() is None, (work / "log").read_text()
+            seen = subprocess.run(
+                [ENVBUILDER, "watch", str(job.pid)], capture_output=True, text=True, check=False
+            )
+            return "gets no answer from 192.0.2.2 port 29500  meet.py:2 in <module>" in seen.stdout
+
+        wait_until("the address is named", names_it, STARTED)
+        job.kill()
 
 
 @pytest.mark.release  # tests/run/test_watch.py has the same for looks that a test makes up

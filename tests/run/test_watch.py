@@ -23,6 +23,7 @@ from envbuilder.run.launch.script import PARTS
 from envbuilder.run.watch import job_nodes, look
 from envbuilder.run.watch.job_nodes import Watched, find_job, look_at, wait_for_hang
 from envbuilder.run.watch.verdict import NodeLook, Verdict, judge
+from tests.support.cluster import ALONE
 
 runs_programs = pytest.mark.programs
 FILES = {
@@ -138,19 +139,10 @@ def test_a_hang_names_who_waits_for_whom_and_where(tmp_path, function, message):
         assert first.poll() is None
 
 
-def namespace(name: str) -> tuple[str, ...]:
-    """The words before a program that is alone in a network whose only other host answers nothing."""
-    lines = (
-        "ip link add out type veth peer name far", "ip addr add 192.0.2.1/24 dev out", "ip link set far up", "ip link set out up",
-        "ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev out nud permanent", 'exec "$@"',
-    )  # fmt: skip
-    return ("unshare", "--user", "--map-root-user", "--net", "sh", "-c", " && ".join(lines), name)
-
-
 @runs_programs
 def test_a_rank_that_nobody_answers_names_the_address(tmp_path):
     """As behind a firewall that drops a port, or on an interface that joins no nodes."""
-    with ranks(tmp_path, "meet", before=namespace("rank")) as (first,):
+    with ranks(tmp_path, "meet", before=ALONE) as (first,):
         verdict = watch(first)
     assert verdict.is_hang
     assert verdict.message == "rank 0 gets no answer from 192.0.2.2 port 29500 at train.py:20 in meet"

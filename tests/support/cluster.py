@@ -32,6 +32,17 @@ NODES = ("n1", "n2")
 NETWORK = "10.77.0"
 REGISTRY = "head:5000"  # where the engines of the nodes look for one without TLS
 CPUS = 4
+# ALONE is before a program that has a network of its own, whose only other host, 192.0.2.2, answers nothing.
+SET_UP = """
+ip link set lo up
+ip link add out type veth peer name far
+ip addr add 192.0.2.1/24 dev out
+ip link set far up
+ip link set out up
+ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev out nud permanent
+exec "$@"
+"""
+ALONE = ("unshare", "--user", "--map-root-user", "--net", "sh", "-e", "-c", SET_UP, "alone")
 FIRST = "while true; do sleep 3600 & wait; done"  # a shell, because the first process must reap orphans
 
 SLURM_CONF = """\
