@@ -156,8 +156,8 @@ def test_the_ranks_run_from_a_copy_on_each_node(cluster, work, cpu):
         assert path == f"/tmp/envbuilder-0/sifs/cpu-{digest}.sif"
 
 
-@pytest.mark.parametrize("shape", ["torchrun", "tasks"])
-def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape):
+@pytest.mark.parametrize(("shape", "code"), [("torchrun", "EB809"), ("tasks", "EB998")])
+def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape, code):
     """Each line is in the logs while the job runs: a rank dies only after this test has read one."""
     number = submit(cluster, work, cpu, "--shape", shape, "--", "train.py", "die")
     rank = work / f"logs/cpu-{number}/rank-0.log"
@@ -165,7 +165,7 @@ def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape):
     wait_until("the rank's log has the line", lambda: "world of 4\n" in rank.read_text())
     (work / "die-now").touch()
     assert wait_for_end(cluster, number) == "FAILED"
-    assert re.search(r"^launch: n1: \| cause: .*\[EB9\d\d\]", log_of(work), re.MULTILINE), log_of(work)
+    assert re.search(rf"^launch: n1: \| cause: .*\[{code}\]", log_of(work), re.MULTILINE), log_of(work)
 
 
 @pytest.mark.parametrize("shape", ["torchrun", "tasks"])

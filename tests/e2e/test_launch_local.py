@@ -118,7 +118,8 @@ def test_a_rank_that_dies_ends_the_job_and_settings_have_arrived(line, work):
     ended = launch(work, *line, "--", "train.py", "die", ENVBUILDER_SITE=str(work / "site.yaml"), **shell)
     assert ended.returncode not in (0, 124)
     assert "the ranks ended with exit code" in ended.stderr
-    assert re.search(r"^launch: \S+: \| cause: .*\[EB9\d\d\]", ended.stderr, re.MULTILINE), ended.stderr
+    assert re.search(r"^launch: \S+: \| cause: .*\[EB809\]", ended.stderr, re.MULTILINE), ended.stderr
+    assert "failed (exitcode: 3) local_rank: 1" in ended.stderr
     assert "1: given by me 8.0 - - /opt/env/bin" in ended.stdout
     names = re.findall(r"kept out of the environment: ?([^;(]+\b)", ended.stderr)
     assert names == ["AR TORCH_CUDA_ARCH_LIST", "CUDA_PATH"]
