@@ -34,8 +34,6 @@ _COMPILER: Final = re.compile(
     r".*-dev|linux-libc-dev|(gcc|g\+\+|cpp)(-[\d.]+)?(-base)?|lib(gcc|stdc\+\+|cc1|isl|mpc|mpfr|gmp|crypt|c6).*"
     r"|binutils.*|libbinutils|ninja-build|python3\.\d+.*"
 )
-# The wheels with torch's headers and libraries, and with those that the toolkit links.
-_WHEELS: Final = re.compile(r"torch|nvidia-.*")
 # What torch requires, in any release, and what builds with it. Their makers are trusted as torch's are.
 _OF_TORCH: Final = re.compile(
     r"torch|nvidia-.*|cuda-.*|triton|pytorch-triton|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|ninja|numpy|packaging"
@@ -135,6 +133,11 @@ class Key:
         return sha256_text(f"{self.digest} {self.beside}") if self.beside else self.digest
 
 
+def is_linked(name: str) -> bool:
+    """Return whether a toolkit has links to the headers and libraries of this wheel: of torch, or of NVIDIA."""
+    return name == "torch" or name.startswith("nvidia-")
+
+
 def is_of_torch(name: str) -> bool:
     """Return whether a package is torch, or one that some release of torch needs to run or to build with."""
     return bool(_OF_TORCH.fullmatch(name))
@@ -185,7 +188,7 @@ class Ground:
         """
         reads_all = reads_all or _names_prefix(extension)
         torch = [f"{wheel.version} {wheel.sha256}" for wheel in self.wheels if wheel.name == "torch"]
-        wheels = [wheel for wheel in self.wheels if _WHEELS.fullmatch(wheel.name)]
+        wheels = [wheel for wheel in self.wheels if is_linked(wheel.name)]
         debs = [deb for deb in self.debs if reads_all or _COMPILER.fullmatch(deb.name)]
         standalone = f" {_digest(self.standalone)}" if self.standalone else ""
         return (

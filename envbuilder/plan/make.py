@@ -23,7 +23,7 @@ from envbuilder.core.processor import X86_64, processor_of
 from envbuilder.lock.file import known_base, load_fresh, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedBuild, needs_toolkit
 from envbuilder.plan import shell
-from envbuilder.plan.extension import is_of_torch
+from envbuilder.plan.extension import is_linked, is_of_torch
 from envbuilder.plan.model import (
     DRIVER_PARTS,
     ENV_PREFIX,
@@ -172,7 +172,9 @@ def make(
         return kind(python=recipe.python, artifacts=artifacts, interpreter=program, builds=builds)
 
     groups = _grouped(lock.wheels)
-    linked = tuple(name for name, group in groups.items() if any(map(is_linked, group)))
+    linked = tuple(
+        name for name, group in groups.items() if any(is_linked(package.name) for package in group)
+    )
     family, others = (
         tuple(
             packages(functools.partial(WheelStep, name=name, is_torchs=is_torchs), group)
@@ -233,11 +235,6 @@ def _grouped(packages: Sequence[Artifact]) -> dict[str, tuple[Artifact, ...]]:
             name = PythonStep.name if is_of_torch(package.name) or not has_torch else PACKAGES
         groups.setdefault(name, []).append(package)
     return {name: tuple(group) for name, group in groups.items()}
-
-
-def is_linked(package: Artifact) -> bool:
-    """Return whether a toolkit has links to the package's headers and libraries."""
-    return package.name == "torch" or package.name.startswith("nvidia-")
 
 
 def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
