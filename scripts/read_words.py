@@ -214,6 +214,8 @@ class Judge:
         self._silent = [re.compile(pattern) for row in reading["silent"] for pattern in row["like"]]
         self.unused = {pattern.pattern for pattern in self._silent}
         self._rows = {program["name"]: program["strings"] for program in sources["programs"]}
+        strings = (row["says"] for rows in self._rows.values() for row in rows)
+        self._says = [says for says in strings if len(says) > _LONG]
         self._verdicts: dict[tuple[str, str], Verdict] = {}
 
     def messages(self, program: Program, words: Words) -> dict[str, str]:
@@ -235,8 +237,7 @@ class Judge:
         filled = _PLACES.sub(lambda place: "x1" if place[0][-1] == "s" else "7", text)
         line = f"{program.before}{filled}".replace("\n", " ")
         codes = {failure.code for failure, _, _ in self._search.failures(line.encode())}
-        strings = [row["says"] for rows in self._rows.values() for row in rows if len(row["says"]) > _LONG]
-        if codes - {_NCCL_WARNING} or any(holds(text, says) or text.strip() in says for says in strings):
+        if codes - {_NCCL_WARNING} or any(holds(text, says) or text.strip() in says for says in self._says):
             return "matched"
         if codes or _RAISED.match(text):
             return "quoted"

@@ -26,7 +26,6 @@ PREFIX: Final = "/opt/env"
 PYTHON: Final = f"{PREFIX}/bin/python"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
 BUILD_DIRECTORY: Final = "/space"  # in the root of the program
-SOURCE: Final = BUILD_SOURCE
 _NO_COMMIT: Final = "0" * 40  # as git writes it: the sources are a folder of this machine
 CAPTURED: Final = "captured"  # in INPUTS of a captured call, and in OUT of a capture
 # The packages that a compile of `sources` reads: compiler, linker, libraries' and Python's headers.
@@ -92,8 +91,8 @@ def recipe_calls(extension: LockedExtension) -> Calls:
     call = LoadCall(
         function="load",
         name=extension.name,
-        sources=tuple(f"{SOURCE}/{source}" for source in extension.sources),
-        extra_include_paths=tuple(f"{SOURCE}/{folder}" for folder in extension.include),
+        sources=tuple(f"{BUILD_SOURCE}/{source}" for source in extension.sources),
+        extra_include_paths=tuple(f"{BUILD_SOURCE}/{folder}" for folder in extension.include),
         extra_cflags=extension.cflags,
         extra_cuda_cflags=extension.cuda_cflags,
         with_cuda=any(source.endswith(".cu") for source in extension.sources),

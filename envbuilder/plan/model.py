@@ -5,7 +5,8 @@ last step, the runtime layer, which they are part of. Each step also has its own
 steps that it reads. So two recipes share every layer with the same inputs.
 
 A step has four facts. `name` is also the name of its layer. `lines()` holds everything that decides the layer's bytes. `reads` names the
-lower steps that decide them too (None: all). `shares` are the deepest folders of its layer that the os layer has as well. Other layers have a folder alike.
+lower steps that decide them too (None: all). `shares` are the deepest folders of its layer that the os layer has as well. Other layers
+have a folder alike.
 """
 
 import shlex
@@ -447,9 +448,7 @@ class Plan:
 
     @property
     def python(self) -> PythonStep:
-        return next(
-            step for step in self.steps if step.name == PythonStep.name and isinstance(step, PythonStep)
-        )
+        return next(step for step in self.environment if step.name == PythonStep.name)
 
     @property
     def environment(self) -> tuple[PythonStep, ...]:

@@ -20,9 +20,8 @@ from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFile, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
 HERE: Final = "."  # the path of a project whose folder is the recipe's
-BUILD_SOURCE: Final = (
-    "/space/src"  # where a build has the recipe's folder, or what `git`, `sdist` or `url` brings
-)
+# Where a build has the recipe's folder, or what `git`, `sdist` or `url` brings.
+BUILD_SOURCE: Final = "/space/src"
 LONGEST_NAME: Final = 100  # letters of an extension's name; its files have that name too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built

@@ -1,10 +1,11 @@
 """Run a project's own import lines and record which extensions it would compile.
 
-`extension.py` starts it as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `source` (the folder of the project's files), `kept` (a
-folder for copies), and the files to write: `calls`, and `places` with the line of each. `load` and `load_inline` of torch's `cpp_extension` are replaced by recorders.
-They return a module that has every name, so the project's code goes on. If a line raises an error, the last line on stderr is
-`envbuilder capture: ` and JSON: the line, the error, and the place in the project's files. A line that first calls `load` and then
-computes on a GPU ends there, and stdout has "envbuilder capture stopped: " with the same JSON.
+`extension.py` starts it as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `source` (the folder of the
+project's files), `kept` (a folder for copies), and the files to write: `calls`, and `places` with the line of each. `load` and
+`load_inline` of torch's `cpp_extension` are replaced by recorders. They return a module that has every name, so the project's
+code goes on. If a line raises an error, the last line on stderr is `envbuilder capture: ` and JSON: the line, the error, and the
+place in the project's files. A line that first calls `load` and then computes on a GPU ends there, and stdout has "envbuilder
+capture stopped: " with the same JSON.
 """
 
 import importlib.machinery

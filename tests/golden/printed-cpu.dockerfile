@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "e1ebcb41f02763b19c6956f3ac17af907db72a0727d2f7c9289024e636cf732d",
+| "key": "683c4c2d83bd268a1373293694c5ec5c7395d8403c26c192c52467b4d9ff668e",
 | "name": "fused",
 | "patch": "",
 | "path": "",

@@ -19,8 +19,8 @@ from envbuilder.core.models import adapter
 from envbuilder.diagnose.catalogue import load_messages
 from envbuilder.lock.cause import find_cause
 from envbuilder.lock.model import LockedExtension
-from envbuilder.plan.extension import BUILD_DIRECTORY, SOURCE
-from envbuilder.recipe.extension import Form
+from envbuilder.plan.extension import BUILD_DIRECTORY
+from envbuilder.recipe.extension import BUILD_SOURCE, Form
 
 SHOWN: Final = 12  # lines of the compiler in a message
 _ERROR_LINE: Final = re.compile(
@@ -54,7 +54,7 @@ class CaptureReport:
 
     @property
     def place(self) -> str:
-        return self.where.removeprefix(f"{SOURCE}/")
+        return self.where.removeprefix(f"{BUILD_SOURCE}/")
 
 
 def read_report(line: str, start: str) -> CaptureReport | None:
@@ -90,7 +90,7 @@ def explain_failure(
     lines = [_named(line, folder) for line in printed]
     ended = read_report(lines[-1], _CAPTURE) if lines else None
     lines = lines[:-1] if ended else lines
-    project = re.compile(rf"{SOURCE}/(?:{re.escape(folder)}/)?")
+    project = re.compile(rf"{BUILD_SOURCE}/(?:{re.escape(folder)}/)?")
     cause = find_cause([project.sub("", line) for line in printed]) if compiles else None
     cause_place = str(Path(folder, cause.where)) if cause and cause.where else ""
     known = [row for row in load_messages() if row.build]
@@ -137,7 +137,7 @@ def _named(line: str, folder: str) -> str:
     place = _PLACE.match(line)
     if place and folder and not place["file"].startswith("/"):
         line = f"{folder}/{line}"
-    return line.replace(f"{SOURCE}/", "")
+    return line.replace(f"{BUILD_SOURCE}/", "")
 
 
 def _place(lines: Iterable[str]) -> str:

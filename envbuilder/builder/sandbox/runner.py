@@ -256,7 +256,8 @@ def make_root(job: BuildJob, trees: Mapping[str, Path]) -> SandboxRoot:
     """Return the root with these trees, in which programs run and extensions compile."""
     version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
     return SandboxRoot(
-        os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), environment=environment_of(job, trees), cuda=trees.get(CudaStep.name),
+        os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), environment=environment_of(job, trees),
+        cuda=trees.get(CudaStep.name),
         cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep.name], cuda_tree=trees.get(CudaStep.name)),
     )  # fmt: skip
 
