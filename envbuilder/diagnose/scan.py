@@ -70,6 +70,7 @@ class Link(Enum):
     HANDLED = "handled"  # the one before was being handled
     CAUSED = "caused"  # the one before is its cause
     ASIDE = "aside"  # it does not end the process
+    LATE = "late"  # the ranks of this node had ended, and well: torchrun only waits for the other nodes
 
 
 # Lines above a traceback that say what it is to the one before it.
@@ -80,6 +81,7 @@ _ABOVE: Final = {
     b"Exception in thread": Link.ASIDE,
     b"Error in atexit": Link.ASIDE,
     b"--- Logging error ---": Link.ASIDE,
+    b"Error waiting on exit barrier": Link.LATE,
 }
 
 
@@ -314,7 +316,9 @@ class Scanner:
         yield from self._flushed(number)
         words = unlabelled(line)
         begun, raised = self._open.pop(rank, (0, None)) if words.strip() else (0, None)
-        seen = list(self._seen(place, _WARN + words if begun and not raised and _WARN not in line else line))
+        is_late = rank in self._tracebacks and self._links.get(rank, (0, Link.NONE))[1] is Link.LATE
+        shown = _WARN + words if begun and not raised and _WARN not in line else line
+        seen = list(self._seen(place, shown, is_late=is_late))
         if raised:
             text = f"{raised.place.text} {_text(words)}"
             yield replace(
@@ -331,10 +335,10 @@ class Scanner:
             above_at, link = self._links.pop(rank, (begun, Link.NONE))
             link = link if 0 <= begun - above_at <= _NEAR else Link.NONE
             raised = Raised(place=replace(place, text=_text(words)), link=link, is_known=bool(seen))
-            if exception["message"] or not words.endswith(b":"):
-                yield raised
-            else:
+            if not exception["message"] and words.endswith(b":"):
                 self._open[rank] = number, raised
+            elif link is not Link.LATE:
+                yield raised
         elif words.strip() and not words[:1].isspace() and not _FRAME.match(words):
             self._frames.pop(rank, None)
         if words.strip() == _LAST_ERROR:
@@ -355,10 +359,10 @@ class Scanner:
                 self._known.add((number, seen.failure.code))
                 yield seen
 
-    def _seen(self, place: Place, line: bytes) -> Iterator[Seen]:
-        is_info = _INFO.search(line) is not None
+    def _seen(self, place: Place, line: bytes, *, is_late: bool = False) -> Iterator[Seen]:
+        is_no_failure = is_late or _INFO.search(line) is not None
         for failure, mark, groups in self._search.failures(line):
-            yield Seen(place, failure, groups, is_hint=mark.hint or is_info)
+            yield Seen(place, failure, groups, is_hint=mark.hint or is_no_failure)
 
     def _place(self, number: int, line: bytes, rank: int | None) -> Place:
         writer = self._rank if rank is None else rank
