@@ -14,9 +14,10 @@ from envbuilder.core.cache import Store, save_text, sha256_file
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.runners.enter_sandbox import FORMATS, machine_has, register
+from envbuilder.verify.compare import BUILDER_ADDS, sif_manifest
 from tests.support.conditions import USER, Conditions
 from tests.support.registries import registry
-from tests.support.rendered import build_dockerfile, make_base, need_equal
+from tests.support.rendered import build_definition, build_dockerfile, make_base, need_equal
 from tests.support.sdists import make_arm
 from tests.support.tiny import make_lock
 from tests.support.two_runners import need_the_same
@@ -98,14 +99,16 @@ def arm_engine(spacious: Path) -> Iterator[None]:
 @pytest.mark.release
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root registers an emulator for a whole machine")
 @pytest.mark.usefixtures("arm_engine")
-def test_buildkit_and_a_printed_dockerfile_make_the_same_for_arm(recipe: Path, arm: Built, spacious: Path):
+def test_buildkit_and_both_printed_texts_make_the_same_for_arm(recipe: Path, arm: Built, spacious: Path):
     files = {"ENVBUILDER_FOLDERS": str(recipe.parent.parent / "files")}
     apart = files | {"ENVBUILDER_CACHE": str(cache_with_artifacts(spacious, recipe))}
     baked = build(str(recipe), spacious / "baked", "--runner", "buildkit", "--no-load", env=apart)
     need_the_same(arm, baked)
     with make_base(AARCH64) as base:
         archive = build_dockerfile(spacious, base, recipe, AARCH64)
+        sif = build_definition(spacious, base, recipe, spacious / "vendored")
     need_equal(read_tree(arm.layout).entries, read_tree(archive).entries)
+    need_equal(read_tree(arm.layout).entries, sif_manifest(sif), ignore=BUILDER_ADDS)
 
 
 CUDA = ("nvidia-cuda-runtime",)  # what the toolkit takes from the environment

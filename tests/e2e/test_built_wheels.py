@@ -50,9 +50,11 @@ def test_a_package_without_a_wheel_is_built_and_found(recipe: Path, composed: Bu
     assert "pkg:pypi/old-style@1.0" in run(ENVBUILDER, "show", composed.sif, "--sbom")
 
 
-def test_the_recipes_own_folder_and_an_archive_are_built_as_extensions(recipe: Path, composed: Built):
-    code = "import here, far; print(here.ANSWER, far.ANSWER)"
-    assert inside(composed, recipe, "python", "-c", code) == "42 42\n"
+def test_the_recipes_own_folder_an_archive_and_an_sdist_are_built_as_extensions(
+    recipe: Path, composed: Built
+):
+    code = "import here, far, near; print(here.ANSWER, far.ANSWER, near.ANSWER)"
+    assert inside(composed, recipe, "python", "-c", code) == "42 42 42\n"
 
 
 def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(

@@ -11,11 +11,19 @@ import pytest
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import recipe_inputs
+from envbuilder.lock.resolve.debs import resolve_debs
+from envbuilder.lock.resolve.toolkit import resolve_toolkit, without_headers
+from envbuilder.lock.resolve.uv_files import Question
+from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.recipe.load import load
 from envbuilder.verify.compare import BUILDER_ADDS, sif_manifest
+from tests.support import redist
+from tests.support.locks import make_task
 from tests.support.registries import push, registry
-from tests.support.rendered import build_dockerfile, make_base, need_equal, vendor
+from tests.support.rendered import build_definition, build_dockerfile, make_base, need_equal, vendor
 from tests.support.sdists import make_sdists
+from tests.support.serving import served
 from tests.support.standalone import RELEASE, write_from_packages
 from tests.support.tiny import make_lock, make_tiny
 from tests.support.two_runners import SHAPES, World, pack, write_on_image
@@ -24,18 +32,18 @@ from tests.support.workbench import (
     NO_ENGINE,
     NUMBERS,
     ROOT,
-    WITH_ZSTD,
     Built,
     as_nobody,
     build,
     fetch_packages,
     open_folder,
     recipe_like,
+    resolve_context,
     run,
 )
 
 pytestmark = pytest.mark.builds
-SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "added", "on_image")
+SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "added", "on_image")
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map
 
 
@@ -71,6 +79,17 @@ gcc: "12"
 pytorch: "2.15.0"
 cuda: "13.2"
 gpus: [A100]
+"""
+APT = """\
+base: debian/bullseye
+python: "3.9"
+gcc: "10"
+libxcrypt: "4.4"
+pytorch: "1.12.1"
+cuda: "11.3"
+gpus: [A100]
+apt_sources:
+  - {name: nvidia-ubuntu2004, url: "%s", suite: /, key: nvidia.gpg}
 """
 CAPTURED = """\
 from torch.utils.cpp_extension import load_inline
@@ -117,6 +136,47 @@ def toolkit() -> Iterator[Built]:
         assert tools
         save_text(recipe.with_suffix(".lock"), lock_text(replace(lock, toolkit=tools.toolkit)))
         yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+@pytest.fixture(scope="module")
+def archive() -> Iterator[Built]:
+    """An environment with a toolkit of NVIDIA's archive: one on loopback, with components cut out of real packages."""
+    fetch_packages("a100", kinds=("deb",))
+    with open_folder() as folder:
+        address = redist.archive_of_12_4(folder, resolve_context()).as_uri()
+        context = resolve_context(os.environ | {"ENVBUILDER_CUDA_REDIST": address})
+        path = folder / "recipes/archive.yaml"
+        save_text(path, CUDA.replace("2.15.0", "2.6.0").replace("13.2", "12.4.2"))
+        lock = make_lock(path, ("nvidia-cuda-runtime-cu12",), of="a100")
+        parts = without_headers(load(path), resolve_toolkit(make_task(load(path), context)), ())
+        assert {part.source for part in parts} == {"cuda"}
+        context.fetcher.fetch(parts)
+        save_text(path.with_suffix(".lock"), lock_text(replace(lock, toolkit=parts)))
+        yield build(str(path), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+@pytest.fixture(scope="module")
+def apt() -> Iterator[Built]:
+    """An environment with a toolkit of NVIDIA's apt packages, in a repository on loopback. Debian 11 has a gcc for it."""
+    context, runtime = resolve_context(), "nvidia-cuda-runtime-cu11==11.7.99"
+    with open_folder() as folder, served(folder / "repos") as address:
+        redist.repository_of_11_3(folder / "repos", context, folder)
+        path = folder / "recipes/apt.yaml"
+        save_text(path, APT % address)
+        shutil.copy(folder / "nvidia.gpg", path.parent)
+        recipe = load(path)
+        (repository,) = recipe.apt_sources
+        context.fetcher.know({repository.source: repository.url})
+        task = make_task(recipe, context)
+        question = Question(python="3.9", glibc="2.31", requirements=(runtime,), dependencies=False)
+        lock = replace(
+            load_lock(ROOT / "recipes/cpu.lock"), recipe=recipe.digest, inputs=recipe_inputs(recipe),
+            debs=resolve_debs(task), wheels=Uv(task).ask(question), extensions=(), toolkit=resolve_toolkit(task),
+        )  # fmt: skip
+        assert {part.source for part in lock.toolkit} == {repository.source}
+        context.fetcher.fetch(lock.toolkit)
+        save_text(path.with_suffix(".lock"), lock_text(lock))
+        yield build(str(path), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 
 @pytest.fixture(scope="module")
@@ -211,28 +271,3 @@ def as_ordinary_user(home: Path) -> tuple[object, ...]:
         "unshare", "--mount", "sh", "-euc", bind, home, "setpriv", "--reuid", USER, "--regid", USER, "--clear-groups",
         "env", "-u", "XDG_RUNTIME_DIR", f"HOME={home}",
     )  # fmt: skip
-
-
-def build_definition(
-    folder: Path,
-    base: str,
-    recipe: object,
-    vendored: Path,
-    definition: Path | None = None,
-    *,
-    prefix: tuple[object, ...] = (),
-) -> Path:
-    """A SIF of the recipe's definition file, which is rendered unless it is given."""
-    archive, sif = folder / "base.tar", folder / "rendered.sif"
-    if definition is None:
-        definition = folder / "rendered.def"
-        definition.write_text(run(ENVBUILDER, "render", recipe, "--as", "apptainer"))
-    run("docker", "save", "--output", archive, base)
-    run("chmod", "-R", "a+rX", vendored, archive)
-    run(
-        *prefix, "apptainer", "build", "--fakeroot", *WITH_ZSTD,
-        "--bind", f"{vendored / 'files'}:/artifacts:ro", "--bind", f"{vendored}:/context:ro",
-        "--build-arg", "BOOTSTRAP=docker-archive", "--build-arg", f"BASE={archive}", sif, definition,
-        env={"APPTAINER_CACHEDIR": str(folder / "cache"), "APPTAINER_TMPDIR": str(folder)}, cwd=folder, timeout=1800,
-    )  # fmt: skip
-    return sif

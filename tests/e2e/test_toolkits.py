@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -94,23 +93,10 @@ def compile_with(home: Path, folder: Path, *options: str) -> None:
     assert "[libcudart.so." in needed.stdout
 
 
-def fetched(parts: tuple[Artifact, ...], context: ResolveContext) -> Mapping[str, Path]:
-    context.fetcher.fetch(parts)
-    return {one.name: context.store.artifact(one.sha256) for one in parts}
-
-
-def archive_of_12_4(folder: Path) -> Path:
-    lock = load_lock(ROOT / "recipes/a100.lock")
-    runtime = tuple(wheel for wheel in lock.wheels if wheel.name == "nvidia-cuda-runtime-cu12")
-    packages = fetched((*lock.toolkit, *runtime), means())
-    redist.cut_12_4(folder / "redist", packages, folder / "cut", release="12.4.2")
-    return folder / "redist"
-
-
 @pytest.mark.slow  # and it reads packages of `a100`, 110 MB
 def test_the_archive_s_components_make_a_toolkit_that_compiles(spacious: Path) -> None:
     wanted = recipe("12.4.2")
-    with served(archive_of_12_4(spacious)) as address:
+    with served(redist.archive_of_12_4(spacious, means())) as address:
         context = means(address)
         whole = resolve_toolkit(make_task(wanted, context, OPTIONS))
         parts = without_headers(wanted, whole, load_lock(ROOT / "recipes/a100.lock").wheels)
@@ -123,7 +109,7 @@ def test_the_archive_s_components_make_a_toolkit_that_compiles(spacious: Path) -
 @pytest.mark.release
 def test_an_extension_of_torch_is_compiled_with_the_archive_s_components(spacious: Path) -> None:
     """`test_the_archive_s_components_make_a_toolkit_that_compiles` holds the same without torch."""
-    folder, archive = spacious / "recipes", archive_of_12_4(spacious)
+    folder, archive = spacious / "recipes", redist.archive_of_12_4(spacious, means())
     shutil.copytree(ROOT / "recipes/fused", folder / "fused")
     path = folder / "mine.yaml"
     path.write_text((ROOT / "recipes/a100.yaml").read_text().replace('cuda: "12.4"', 'cuda: "12.4.2"'))
@@ -145,7 +131,9 @@ def test_debian_s_11_8_compiles_as_it_is_and_as_an_archive(source: str, spacious
     assert {deb.kind for deb in debs} == {"deb"}
     parts = debs
     if source == "archive":
-        redist.cut_11_8(spacious / "redist", fetched(debs, context), spacious / "cut", release="11.8.1")
+        redist.cut_11_8(
+            spacious / "redist", redist.fetched(debs, context), spacious / "cut", release="11.8.1"
+        )
         context = means(str(spacious / "redist"))
         parts = resolve_toolkit(make_task(wanted, context, OPTIONS))
         assert "libcublas" in {part.name for part in parts}  # a build of torch without headers takes them too
@@ -172,9 +160,7 @@ def test_the_wheels_of_cuda_13_compile(cuda: str, spacious: Path) -> None:
 def test_packages_in_nvidia_s_layout_make_a_toolkit_that_compiles(spacious: Path) -> None:
     """Debian's 11.8 under the names of 11.3, 860 MB of packages."""
     plain, context = recipe("11.8", pytorch="1.13.1", gcc="11"), means()
-    debs = resolve_toolkit(make_task(plain, context, OPTIONS))
-    components = redist.components_11_8(fetched(debs, context), spacious / "cut")
-    redist.write_repository(spacious / "repos/ubuntu2004/x86_64", components, spacious / "nvidia.gpg")
+    redist.repository_of_11_3(spacious / "repos/ubuntu2004/x86_64", context, spacious)
     with served(spacious / "repos") as address:
         repository = Repository(
             name="nvidia-ubuntu2004", url=f"{address}ubuntu2004/x86_64/", suite="/", components=(), keys=("nvidia.gpg",)

@@ -8,11 +8,19 @@ import subprocess
 import tarfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.processor import X86_64, Processor
+from envbuilder.lock.file import load_lock
+from envbuilder.lock.model import Artifacts
+from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.toolkit import resolve_toolkit
+from envbuilder.recipe.load import load
+from tests.support.locks import make_task
 from tests.support.package_sources import write_deb, write_flat
+from tests.support.workbench import ROOT
 
 Tree = Mapping[str, bytes | str | Path]  # path in a component → its bytes, the target of a link, or a file
 SYSTEM = "usr/lib/x86_64-linux-gnu"
@@ -173,6 +181,30 @@ def cut_12_4(folder: Path, packages: Mapping[str, Path], work: Path, *, release:
     }  # fmt: skip
     more = without_content("cuda_nvml_dev", "cuda_nvtx", "cuda_profiler_api", *HEADERS)
     write_release(folder, release, components | more)
+
+
+def fetched(parts: Artifacts, context: ResolveContext) -> Mapping[str, Path]:
+    """Fetch packages, and return the file of each by its name."""
+    context.fetcher.fetch(parts)
+    return {part.name: context.store.artifact(part.sha256) for part in parts}
+
+
+def archive_of_12_4(folder: Path, context: ResolveContext) -> Path:
+    """Write an archive that has 12.4.2, out of 110 MB of packages that `a100` locks. Returns its folder."""
+    lock = load_lock(ROOT / "recipes/a100.lock")
+    runtime = tuple(wheel for wheel in lock.wheels if wheel.name == "nvidia-cuda-runtime-cu12")
+    cut_12_4(folder / "redist", fetched((*lock.toolkit, *runtime), context), folder / "cut", release="12.4.2")
+    return folder / "redist"
+
+
+def repository_of_11_3(folder: Path, context: ResolveContext, work: Path) -> None:
+    """Write an apt repository in NVIDIA's layout: Debian's 11.8, 860 MB of packages, under the names of 11.3.
+
+    Its key lies in `work` as `nvidia.gpg`.
+    """
+    recipe = replace(load(ROOT / "recipes/a100.yaml"), cuda="11.8", pytorch="1.13.1", gcc="11")
+    debs = resolve_toolkit(make_task(recipe, context))
+    write_repository(folder, components_11_8(fetched(debs, context), work / "cut"), work / "nvidia.gpg")
 
 
 def cut_11_8(folder: Path, packages: Mapping[str, Path], work: Path, *, release: str) -> None:

@@ -11,7 +11,7 @@ from envbuilder.core.processor import X86_64, Processor
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.compare import compare
 from tests.support.plans import DIFFERS
-from tests.support.workbench import ENVBUILDER, ROOT, open_folder, run
+from tests.support.workbench import ENVBUILDER, ROOT, WITH_ZSTD, open_folder, run
 
 BASE = "envbuilder-e2e-render-base"
 INCLUDE = "ca-certificates,curl,git,python3-pip"  # what fetches; a base without it installs it
@@ -60,6 +60,31 @@ def build_dockerfile(folder: Path, base: str, recipe: object, processor: Process
         timeout=1800,
     )  # fmt: skip
     return archive
+
+
+def build_definition(
+    folder: Path,
+    base: str,
+    recipe: object,
+    vendored: Path,
+    definition: Path | None = None,
+    *,
+    prefix: tuple[object, ...] = (),
+) -> Path:
+    """A SIF of the recipe's definition file, which is rendered unless it is given."""
+    archive, sif = folder / "base.tar", folder / "rendered.sif"
+    if definition is None:
+        definition = folder / "rendered.def"
+        definition.write_text(run(ENVBUILDER, "render", recipe, "--as", "apptainer"))
+    run("docker", "save", "--output", archive, base)
+    run("chmod", "-R", "a+rX", vendored, archive)
+    run(
+        *prefix, "apptainer", "build", "--fakeroot", *WITH_ZSTD,
+        "--bind", f"{vendored / 'files'}:/artifacts:ro", "--bind", f"{vendored}:/context:ro",
+        "--build-arg", "BOOTSTRAP=docker-archive", "--build-arg", f"BASE={archive}", sif, definition,
+        env={"APPTAINER_CACHEDIR": str(folder / "cache"), "APPTAINER_TMPDIR": str(folder)}, cwd=folder, timeout=1800,
+    )  # fmt: skip
+    return sif
 
 
 def not_below(folders: Collection[str], entries: tuple[Entry, ...]) -> tuple[Entry, ...]:

@@ -1,6 +1,7 @@
 """Write source distributions: pure ones and one with a C source, in each form that projects have."""
 
 import gzip
+import os
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -84,6 +85,7 @@ EXTENSIONS = """
 extensions:
   - {name: here, path: .}
   - {name: far, url: "%s", sha256: %s}
+  - {name: near, sdist: near==4.0}
 """
 
 
@@ -155,7 +157,7 @@ def make_arm(folder: Path) -> Path:
 
 
 def make_sdists(folder: Path) -> Path:
-    """Write a recipe and its lock: packages that setuptools and a backend of their own build, and two projects as extensions.
+    """Write a recipe and its lock: packages that setuptools and a backend of their own build, and as extensions a project, an archive and an sdist.
 
     The source distributions lie in `files`. The output must lie elsewhere than the recipe, whose folder is a project.
     """
@@ -168,6 +170,7 @@ def make_sdists(folder: Path) -> Path:
     torch = write_wheel(files, "torch", "2.13.0", files=TORCH)
     for file, text in own_backend("here", "1.0").items():
         (path.parent / file).write_text(text)
+    write_sdist(files, "near", "4.0", own_backend("near", "4.0"))
     far = write_sdist(folder / "archives", "far", "3.0", own_backend("far", "3.0"))
     save_text(path, path.read_text() + EXTENSIONS % (far.as_uri(), sha256_file(far)))
     recipe = load(path)
@@ -181,7 +184,9 @@ def make_sdists(folder: Path) -> Path:
         recipe=recipe.digest,
         wheels=(*lock.wheels, *wheels),
         builds=(LockedBuild(name="old-style", wheels=(setuptools,)),),
-        extensions=lock_extensions(recipe, resolve_context(), old=None),
+        extensions=lock_extensions(
+            recipe, resolve_context(os.environ | {"ENVBUILDER_FOLDERS": str(files)}), old=None
+        ),
     )
     save_text(path.with_suffix(".lock"), lock_text(new))
     return path
