@@ -36,7 +36,7 @@ def init(
     projects: Annotated[
         list[str] | None, typer.Option("--from", metavar="PROJECT",
             help="a folder, the address of a git repository, requirements.txt, environment.yml, pyproject.toml, setup.py, "
-                 "a Dockerfile or a definition file; may be repeated")
+                 "a Dockerfile, a definition file or a shell script; may be repeated")
     ] = None,
     from_machine: Annotated[
         bool, typer.Option("--from-machine", help="the GPUs, nvcc, gcc, Python and torch of this machine")

@@ -30,16 +30,16 @@ from envbuilder.core.process import Command, Runner
 from envbuilder.core.spelling import nearest
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
-from envbuilder.init.image_files import read_definition, read_dockerfile
+from envbuilder.init.image_files import read_definition, read_dockerfile, read_script
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
     read_folder,
     read_git,
-    read_pyproject,
     read_setup,
     read_setup_cfg,
 )
+from envbuilder.init.pyproject import read_pyproject
 from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.lock.git import check_out, find_commit
@@ -56,7 +56,7 @@ Ask = Callable[[str, str], str]  # question and default → answer
 Report = Callable[[str], None]
 _KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
-    "(.yml, .yaml), pyproject.toml, setup.py, setup.cfg, a Dockerfile or a definition file (.def)"
+    "(.yml, .yaml), pyproject.toml, setup.py, setup.cfg, a Dockerfile, a definition file (.def) or a shell script (.sh)"
 )
 _HERE: Final = "this machine"
 _PYTHON: Final = """\
@@ -120,7 +120,7 @@ def read_source(path: Path, requests: Requests) -> None:
     readers = {
         ".txt": read_requirements, ".in": read_requirements, ".yml": read_environment, ".yaml": read_environment,
         ".dockerfile": read_dockerfile, ".def": read_definition, ".toml": read_pyproject, ".cfg": read_setup_cfg,
-        ".py": read_setup if "setup" in path.name.lower() else None,
+        ".sh": read_script, ".py": read_setup if "setup" in path.name.lower() else None,
     }  # fmt: skip
     reader = readers.get(path.suffix.lower())
     if "dockerfile" in path.name.lower():

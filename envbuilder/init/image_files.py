@@ -1,4 +1,4 @@
-"""Read a Dockerfile and a definition file of Apptainer: the base, the variables, and what the commands install.
+"""Read a Dockerfile, a definition file of Apptainer, and a shell script: the base, the variables, and what the commands install.
 
 Every other instruction and section is left out with a reason.
 """
@@ -126,6 +126,11 @@ def _filled(text: str, arguments: dict[str, str]) -> str:
         return value
 
     return re.sub(r"\$(?:\{(\w+)(?::-[^}]*)?\}|(\w+))", fill, text)
+
+
+def read_script(path: Path, requests: Requests) -> None:
+    """Read what a shell script installs."""
+    shell_lines.read_script(_without_documents(read_text(path))[0], path, requests)
 
 
 def read_definition(path: Path, requests: Requests) -> None:

@@ -201,7 +201,8 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         requests.note(where, f"{shown(project.text)} is taken without its password or token", hint=GIVE_BY)
     folder = locate(project.path) if project.path and not (project.is_file or project.git) else None
     folder = folder if folder and requests.holds(folder) else None
-    is_whole = project.path == "." and not project.git
+    is_top = folder is None or requests.top is None or folder.resolve() == requests.top.resolve()
+    is_whole = project.path == "." and not project.git and is_top
     if folder and (submodule := requests.submodules.get(folder.resolve())):
         git, commit = submodule
         requests.extension(Extension(name=project.name, git=git, commit=commit), where)

@@ -18,7 +18,7 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.init.build_tools import TORCH, BuildTool, load_toml, tool_of_pyproject, tool_of_setup
+from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
 from envbuilder.init.pip import (
     module_name,
     read_requirement,
@@ -223,10 +223,11 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
     lists = named(r"requirements?\.(txt|in)")[-1:] or [path for path in below if is_there(path)][:1]
     builds = [top / name for name in ("pyproject.toml", "setup.cfg", "setup.py") if top / name in files]
-    chosen = [*(images or nested)[:1], *environments[:1], *builds, *lists]
+    scripts = [] if images or nested else named(r"(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)")
+    chosen = [*(images or nested)[:1], *scripts[:1], *environments[:1], *builds, *lists]
     for path in chosen:
         read(path, requests)
-    for path in (*images, *environments, *named(r"requirements?[-_.].*\.(txt|in)")):
+    for path in (*images, *scripts, *environments, *named(r"requirements?[-_.].*\.(txt|in)")):
         if path not in chosen:
             requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
     read_extensions(top, requests)
@@ -255,49 +256,6 @@ def read_git(path: Path, runner: Runner, requests: Requests) -> None:
             words = git("ls-files", "--stage", "--", name, why="ask for the commit of a submodule").split()
             if words[:1] == ["160000"] and re.fullmatch(GIT_URL.pattern, url):
                 requests.submodules[folder / name] = (url, words[1])
-
-
-def read_pyproject(path: Path, requests: Requests) -> None:
-    """Read what a pyproject.toml requires, by the standard's table or by Poetry's."""
-    tables = load_toml(path)
-    project, where = tables.get("project", {}), str(path)
-    if isinstance(python := project.get("requires-python"), str):
-        requests.pin("python", python, where)
-    for text in _texts(project.get("dependencies")):
-        read_requirement(text, where, requests)
-    extras = project.get("optional-dependencies")
-    if isinstance(extras, dict) and extras:
-        why = "extras are chosen by who installs a project"
-        requests.leave(where, f"optional-dependencies: {', '.join(extras)}", why)
-    poetry = tables.get("tool", {}).get("poetry")
-    needed = poetry.get("dependencies") if isinstance(poetry, dict) else None
-    for name, wanted in needed.items() if isinstance(needed, dict) else ():
-        given = wanted.get("version") if isinstance(wanted, dict) else wanted
-        if not isinstance(given, str):
-            requests.leave(where, f"{name} = {wanted}", "no version that a recipe can say")
-        elif name == "python":
-            requests.pin("python", _bounds(given), where)
-        else:
-            read_requirement(f"{name}{_bounds(given)}", where, requests)
-
-
-def _bounds(text: str) -> str:
-    """Return the PEP 440 specifier of Poetry's: ^1.2 is >=1.2,<2."""
-    return ",".join(filter(None, (_bound(part.strip()) for part in text.split(","))))
-
-
-def _bound(text: str) -> str:
-    if text == "*":
-        return ""
-    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
-    if not bound or not bound[1]:
-        return f"=={text}" if bound else text
-    numbers = list(map(int, bound[2].split(".")))
-    last = len(numbers) - 1
-    first = next((at for at, number in enumerate(numbers) if number), last)
-    at = min(1, last) if bound[1] == "~" else first
-    above = ".".join(map(str, (*numbers[:at], numbers[at] + 1)))
-    return f">={bound[2]},<{above}"
 
 
 def read_setup(path: Path, requests: Requests) -> None:
@@ -332,7 +290,3 @@ def read_setup_cfg(path: Path, requests: Requests) -> None:
     for line in parser.get("options", "install_requires", fallback="").splitlines():
         if text := line.partition(" #")[0].strip():
             read_requirement(text, str(path), requests)
-
-
-def _texts(items: object) -> list[str]:
-    return [item for item in items if isinstance(item, str)] if isinstance(items, list) else []

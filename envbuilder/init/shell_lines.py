@@ -1,10 +1,10 @@
-"""What a Dockerfile and a definition file have in common: the base, its variables, files, and commands that install packages."""
+"""What Dockerfiles, definition files and shell scripts have in common: the base, its variables, files, and commands that install packages."""
 
 import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path, PurePosixPath
@@ -13,12 +13,19 @@ from typing import Final
 
 from envbuilder.compat.python_code import imported_modules
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.init.conda import read_install
+from envbuilder.init.conda import read_environment, read_install
 from envbuilder.init.pip import read_arguments
 from envbuilder.init.project import has_loads
 from envbuilder.init.requests import Requests
 from envbuilder.recipe.extension import Extension
-from envbuilder.recipe.requirement_file import Direct, parse_direct, parse_place, shell_words
+from envbuilder.recipe.requirement_file import (
+    LONGEST_LINE,
+    Direct,
+    logical_lines,
+    parse_direct,
+    parse_place,
+    shell_words,
+)
 
 # Why an instruction or a section is left out.
 NO_CODE: Final = "an environment holds no code of yours but its extensions; your folder is bound when it runs"
@@ -44,6 +51,13 @@ _TIDYING: Final = re.compile(
     r"(conda|mamba|pip3?) (clean|cache|config)\b.*|ldconfig|set -\S+|true|mkdir .*|export DEBIAN_FRONTEND=.*|"
     r"(python3? -m )?pip3? install (-\S+ )*(--upgrade |-U )*(pip|setuptools|wheel| )+"
 )
+# Words of the shell before a command, and commands that change nothing but the shell.
+_KEYWORD: Final = re.compile(r"(?:(?:if|then|elif|else|while|until|do|!|\{|\(|time) +)+")
+_OF_SHELL: Final = re.compile(
+    r"(fi|done|esac|then|else|do|[{}]|;;|\[|\[\[|test|echo|printf|exit|return|export|unset|local|shift|source|\.|for|case|function|read|"
+    r"eval|sleep|trap|pwd|which|nvidia-smi|(conda|mamba|micromamba) (activate|deactivate|init))(\s|$)|\S*\)"
+)
+_SHOWN: Final = 3  # commands of a script that are left out, in the line that says so
 # What every environment has, by its own keys.
 _OWN_PACKAGES: Final = re.compile(
     r"python3?(\.\d+)?(-.*)?|build-essential|sudo|software-properties-common|"
@@ -62,13 +76,15 @@ class Copied:
 
     context: Path  # the Dockerfile's folder
     folder: str = "/"  # WORKDIR
+    before: str = "/"  # the folder before the last `cd`
     files: list[tuple[Path, str, bool]] = field(default_factory=list)  # source, target, target is a folder
     clones: dict[str, Direct] = field(default_factory=dict)  # folder → the repository of `git clone`
     idle: dict[str, str] = field(default_factory=dict)  # folder of a clone that nothing installs → where
 
     def enter(self, folder: str) -> None:
         """Follow a WORKDIR."""
-        self.folder = self._target(folder.strip().strip("\"'"))
+        target = self.before if folder == "-" else self._target(folder.strip().strip("\"'"))
+        self.folder, self.before = target, self.folder
 
     def copy(self, value: str) -> None:
         """Note the arguments of COPY or ADD, unless they come from another stage or an address."""
@@ -87,17 +103,20 @@ class Copied:
     def locate(self, name: str) -> Path | None:
         """Return the file or folder of the context behind a path, or None."""
         wanted = PurePosixPath(self._target(name))
+        absent = None  # what a folder has not, such as a submodule's own
         for source, target, is_folder in reversed(self.files):
             if source.is_dir():
-                if wanted.is_relative_to(target) and (file := source / wanted.relative_to(target)).exists():
+                file = source / wanted.relative_to(target) if wanted.is_relative_to(target) else None
+                if file and file.exists():
                     return file
+                absent = absent or file
             # Only the image tells whether `/tmp` is a folder or the file's new name.
             elif wanted == PurePosixPath(target, source.name) or (not is_folder and str(wanted) == target):
                 return source
         for source, target, is_folder in self.files:  # a folder that single files were copied to
             if is_folder and str(wanted) == target:
                 return source.parent
-        return None if PurePosixPath(name).is_absolute() else self.context / name
+        return absent or (None if PurePosixPath(name).is_absolute() else self.context / name)
 
     def clone(self, words: Sequence[str], where: str) -> bool:
         """Note the arguments of `git clone`, or of `git checkout` in a clone; False for others."""
@@ -202,12 +221,44 @@ def read_variables(value: str, where: str, requests: Requests, *, word: str = "E
 def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word: str = "RUN ") -> None:
     """Take what the commands of a shell line install; leave the others with a reason."""
     value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
+    for text in _read_commands(value, where, requests, copied, {}):
+        requests.leave(where, f"{word}{text}", NO_COMMANDS)
+
+
+def read_script(text: str, path: Path, requests: Requests) -> None:
+    """Take what the commands of a shell script install, in whichever branch or function they stand; report the others in one line."""
+    copied = Copied(context=path.parent, files=[(path.parent, "/", True)])
+    variables: dict[str, str] = {}
+    others: dict[str, str] = {}  # with the place of each
+    for number, line in logical_lines(text):
+        if len(line) <= LONGEST_LINE:
+            where = f"{path}:{number}"
+            for command in _read_commands(line, where, requests, copied, variables, is_script=True):
+                if not _OF_SHELL.match(command):
+                    others.setdefault(command, where)
+    copied.report(requests)
+    if others:
+        shown = ", ".join(f"`{command}`" for command in [*others][:_SHOWN])
+        more = f" and {len(others) - _SHOWN} more commands" if len(others) > _SHOWN else ""
+        requests.leave_all(next(iter(others.values())), f"{shown}{more}", NO_COMMANDS)
+
+
+def _read_commands(
+    value: str,
+    where: str,
+    requests: Requests,
+    copied: Copied,
+    variables: dict[str, str],
+    *,
+    is_script: bool = False,
+) -> Iterator[str]:
+    """Take what commands install, and yield the others. `variables` are the shell's, such as PIP_INSTALL="python -m pip install"."""
     value = _COMMENT.sub(lambda match: match[1] or "", value)
-    variables: dict[str, str] = {}  # of the shell, such as PIP_INSTALL="python -m pip install"
     for command in _COMMAND.findall(value):
         text = command.strip() if "\n" in command else " ".join(command.split())
         text = Template(text).safe_substitute(variables)
-        if not text or _TIDYING.fullmatch(text):
+        text = _KEYWORD.sub("", text) if is_script else text
+        if not text or len(text) > LONGEST_LINE or _TIDYING.fullmatch(text):
             continue
         try:
             words = shell_words(text)
@@ -216,7 +267,7 @@ def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word
         if words and all(map(_ASSIGNMENT.fullmatch, words)):
             variables |= dict(word.split("=", 1) for word in words)
         elif not _read_command(_plain_words(words), where, requests, copied):
-            requests.leave(where, f"{word}{text}", NO_COMMANDS)
+            yield text
 
 
 def _plain_words(words: Sequence[str]) -> list[str]:
@@ -235,8 +286,8 @@ def _read_command(words: Sequence[str], where: str, requests: Requests, copied: 
     """Take what a command installs; False for any other command."""
     plain = [word for word in words if not word.startswith("-")]
     match [re.sub(r".*/", "", plain[0]) if plain else "", *plain[1:2]]:
-        case ["cd", folder]:
-            copied.enter(folder)
+        case ["cd", *target]:
+            copied.enter(target[0] if target else "-" if "-" in words else "/")
         case ["git", *_]:
             return copied.clone(words[1:], where)
         case ["apt-get" | "apt" | "aptitude", "install"]:
@@ -247,8 +298,10 @@ def _read_command(words: Sequence[str], where: str, requests: Requests, copied: 
             given = [*itertools.dropwhile("install".__ne__, words)][1:]
             places = [_place(word, copied) for word in given]
             read_arguments(places, where, requests, locate=copied.locate)
-        case ["conda" | "mamba" | "micromamba", "install"]:
-            read_install(words[list(words).index("install") + 1 :], where, requests)
+        case ["conda" | "mamba" | "micromamba", "install" | "create" as verb]:
+            read_install(words[list(words).index(verb) + 1 :], where, requests)
+        case ["conda" | "mamba" | "micromamba", "env"] if {"create", "update"} & set(plain):
+            return _read_environment(words, requests, copied)
         case ["python" | "python3", script] if script.endswith("setup.py"):
             folder = str(PurePosixPath(script).parent)
             folder = folder if folder.startswith((".", "/")) else f"./{folder}"
@@ -257,6 +310,19 @@ def _read_command(words: Sequence[str], where: str, requests: Requests, copied: 
             return _read_import(words[list(words).index("-c") + 1], where, requests, copied)
         case _:
             return False
+    return True
+
+
+def _read_environment(words: Sequence[str], requests: Requests, copied: Copied) -> bool:
+    """Take the file that `conda env create` reads."""
+    pairs = itertools.pairwise(part for word in words for part in word.split("=", 1))
+    name = next((value for option, value in pairs if option in ("-f", "--file")), "environment.yml")
+    path = copied.locate(name)
+    if path is None or not path.is_file() or not requests.holds(path):
+        return False
+    if path.resolve() not in requests.read:
+        requests.read.add(path.resolve())
+        read_environment(path, requests)
     return True
 
 

@@ -36,6 +36,54 @@ class CMakeBuild(build_ext):
         subprocess.check_call(["cmake", "--build", "."])
 setup(name="fused", ext_modules=[Extension("fused._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
 """
+UV = f"""\
+[project]
+name = "top"
+dependencies = ["torch<2.6", "raster>=1", "My_Helper", "lost", "moving", "local", "both", "tqdm"]
+[dependency-groups]
+dev = ["pytest"]
+[tool.uv]
+override-dependencies = ["numpy<2"]
+[tool.uv.sources]
+raster = {{git = "https://host.example/raster", rev = "{"a" * 40}", subdirectory = "sub"}}
+my-helper = {{workspace = true}}
+lost = {{workspace = true}}
+moving = {{git = "https://host.example/moving", branch = "main"}}
+local = {{path = "local", editable = true}}
+both = [{{path = "win", marker = "sys_platform == 'win32'"}}, {{index = "site", marker = "sys_platform == 'linux'"}}]
+torch = {{index = "pytorch"}}
+[[tool.uv.index]]
+name = "pytorch"
+url = "https://download.pytorch.org/whl/cu124"
+explicit = true
+[[tool.uv.index]]
+name = "site"
+url = "https://index.example/"
+[tool.pixi.dependencies]
+ffmpeg = "*"
+"""
+SCRIPT = """\
+#!/bin/bash
+set -e
+conda create -n mine python=3.10 -y && conda activate mine
+PIP="python -m pip install"
+for word in "$@"; do
+  if [ "$word" = all ]; then $PIP -r more.txt; fi
+done
+install_torch() {
+    echo "installing" && export FORCE_CUDA=1
+    pip install torch==2.1.0 torchvision==0.16.0 \\
+        --index-url https://download.pytorch.org/whl/cu121
+}
+cat > run.sh <<EOF
+pip install not-me
+EOF
+cd third_party/glm && pip install . && cd -
+cd ops; python setup.py install; cd ..
+conda env update -f env.yml
+wget https://host.example/w.pt || make -j
+touch done; ninja --version; pip install ninja timm
+"""
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -95,7 +143,7 @@ PROJECTS = {
         files=(("pyproject.toml", '[tool.poetry.dependencies]\npython = "^3.9"\ntqdm = "^4.60"\nclick = "~8.1"\nattrs = "*"\nmine = {path = "../mine"}\n'),),
         packages=("tqdm<5,>=4.60", "click<8.2,>=8.1", "attrs"),
         pins=("python >=3.9,<4 pyproject.toml",),
-        left=("mine = {'path': '../mine'}",),
+        left=('left out "../mine": a folder that is not here',),
     ),
     "load() in a package": Project(
         files=(("utils/op/__init__.py", ""), ("utils/__init__.py", ""), ("utils/op/fused.py", LOAD), ("train.py", "from utils.op.fused import ops\n")),
@@ -312,6 +360,50 @@ PROJECTS = {
         files=(*setup("me"), ("requirements.txt", "-e .\n./ops\ntqdm\n"), *setup("ops_cuda", "ops/")),
         extensions=("{name: me, path: .}", "{name: ops_cuda, path: ops}"),
         packages=("tqdm",),
+    ),
+    "uv's places": Project(
+        files=(
+            ("pyproject.toml", UV), ("packages/helper/pyproject.toml", '[project]\nname = "my-helper"\n'), ("packages/bad/pyproject.toml", "["),
+            ("local/pyproject.toml", '[project]\nname = "local"\n'),
+        ),
+        extensions=(
+            f'{{name: raster, path: sub, git: "https://host.example/raster", commit: {"a" * 40}}}',
+            "{name: my_helper, path: packages/helper}", "{name: local, path: local}",
+        ),
+        packages=("both", "tqdm"),
+        pins=("cuda ==12.4 pyproject.toml", "pytorch <2.6 pyproject.toml"),
+        left=(
+            'left out "moving @ git+https://host.example/moving@main": a repository without a commit',
+            'left out "lost": it is of the project\'s own workspace, and no folder here has it; on the Python index, its name may be a stranger\'s',
+            "left out \"override-dependencies: numpy<2\"", "left out \"dependency-groups: dev\"", 'left out "--extra-index-url https://index.example/"',
+            'left out "tool.pixi"',
+        ),
+    ),
+    "dependencies in files of setuptools": Project(
+        files=(("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = {file = ["deps.txt"]}\n'), ("deps.txt", "tqdm\n")),
+        packages=("tqdm",),
+    ),
+    "dependencies that a build computes": Project(
+        files=(("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n'),),
+        left=("its build computes them, and nothing runs",),
+    ),
+    "a script that installs": Project(
+        files=(
+            ("install.sh", SCRIPT), ("more.txt", "tqdm\n"), ("env.yml", "dependencies:\n  - python=3.10\n  - einops\n"), *setup("ops", "ops/"),
+            (".gitmodules", '[submodule "x"]\npath = third_party/glm\nurl = https://host.example/glm\n'),
+        ),
+        extensions=("{name: ops, path: ops}",),
+        packages=("tqdm", "torchvision==0.16.0", "einops", "timm"),
+        pins=("python ==3.10.* env.yml:2:5", "pytorch ==2.1.0 install.sh:10", "cuda ==12.1 install.sh:10"),
+        left=(
+            'left out ".": a folder that is not here', "left out `cat > run.sh <<EOF`, `wget https://host.example/w.pt`, `make -j` and 2 more commands",
+            "submodule `third_party/glm`",
+        ),
+    ),
+    "a script beside an image": Project(
+        files=(("setup.sh", "pip install tqdm\n"), ("Dockerfile", "FROM python:3.11\nRUN pip install einops\n")),
+        packages=("einops",),
+        pins=("python ==3.11.* Dockerfile:1",),
     ),
     "projects of other build tools in requirements": Project(
         files=(

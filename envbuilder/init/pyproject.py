@@ -1,0 +1,176 @@
+"""Read what a pyproject.toml requires, by the standard's tables, by Poetry's, and from where uv's tables say.
+
+A name alone would be fetched from the Python index, where it may be a stranger's: a requirement that uv or Poetry takes from
+a repository, a folder or its own workspace is never requested by its name. uv's page "Managing dependencies" defines the tables.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.markers import InvalidMarker, Marker
+from packaging.utils import canonicalize_name
+
+from envbuilder.compat.python_code import project_files
+from envbuilder.core.errors import UsageError
+from envbuilder.core.processor import X86_64
+from envbuilder.init.build_tools import load_toml, requirement_name
+from envbuilder.init.pip import read_arguments, read_requirement
+from envbuilder.init.requests import Requests
+
+_MARKERS: Final = X86_64.markers("3.11")  # a marker of a place asks for the system, hardly for Python
+_STRANGER: Final = "on the Python index, its name may be a stranger's"
+
+
+def read_pyproject(path: Path, requests: Requests) -> None:
+    """Read the dependencies, and report the tables of uv and pixi that a recipe does not take."""
+    tables = load_toml(path)
+    project, tool, where = tables.get("project", {}), tables.get("tool", {}), str(path)
+    uv, poetry = _table(tool, "uv"), _table(tool, "poetry")
+    if isinstance(python := project.get("requires-python"), str):
+        requests.pin("python", python, where)
+    indexes = {str(index.get("name")): str(index.get("url")) for index in _tables(uv, "index")}
+    places: dict[str, Mapping[str, Any]] = {
+        canonicalize_name(name): _place(given) for name, given in _table(uv, "sources").items()
+    }
+    for text in _texts(project.get("dependencies")):
+        place = places.get(requirement_name(text), {})
+        if url := indexes.get(str(place.get("index"))):
+            read_arguments(("--extra-index-url", url), where, requests, locate=path.parent.joinpath)
+        if not _read_place(requirement_name(text), place, path, requests):
+            read_requirement(text, where, requests)
+    if "dependencies" in _texts(project.get("dynamic")):
+        _read_dynamic(_table(_table(tool, "setuptools"), "dynamic").get("dependencies"), path, requests)
+    if extras := _table(project, "optional-dependencies"):
+        why = "extras are chosen by who installs a project"
+        requests.leave(where, f"optional-dependencies: {', '.join(extras)}", why)
+    if groups := tables.get("dependency-groups"):
+        why = "groups are for those who develop the project"
+        requests.leave(where, f"dependency-groups: {', '.join(groups)}", why)
+    for name, given in _table(poetry, "dependencies").items():
+        place = _place(given)
+        wanted = place.get("version") if place else given
+        if _read_place(name, place, path, requests):
+            continue
+        if not isinstance(wanted, str):
+            requests.leave(where, f"{name} = {given}", "no version that a recipe can say")
+        elif name == "python":
+            requests.pin("python", _bounds(wanted), where)
+        else:
+            read_requirement(f"{name}{_bounds(wanted)}", where, requests)
+    _leave_settings(uv, poetry, path, requests)
+    if "pixi" in tool:
+        hint = "`packages` takes those of the Python index, `apt` those of Debian"
+        requests.leave(where, "tool.pixi", "packages of conda's channels are not read from here", hint=hint)
+
+
+def _place(given: object) -> Mapping[str, Any]:
+    """Return where uv or Poetry takes a requirement from: of several places, the first that is for Linux."""
+    rows = given if isinstance(given, list) else [given]
+    fitting = (
+        row for row in rows if isinstance(row, dict) and not {"extra", "group"} & row.keys() and _fits(row.get("marker"))
+    )  # fmt: skip
+    return next(fitting, {})
+
+
+def _fits(marker: object) -> bool:
+    try:
+        return marker is None or Marker(str(marker)).evaluate(_MARKERS)
+    except InvalidMarker:
+        return False
+
+
+def _read_place(name: str, place: Mapping[str, Any], path: Path, requests: Requests) -> bool:
+    """Request what lies at a place; False where there is none but an index."""
+    where, locate = str(path), path.parent.joinpath
+    if "git" in place:
+        revision = next((str(place[key]) for key in ("rev", "tag", "branch") if key in place), "")
+        below = f"#subdirectory={place['subdirectory']}" if "subdirectory" in place else ""
+        read_requirement(
+            f"{name} @ git+{place['git']}{'@' if revision else ''}{revision}{below}", where, requests
+        )
+    elif "url" in place:
+        read_requirement(f"{name} @ {place['url']}", where, requests)
+    elif "path" in place:
+        read_arguments(("--editable", str(place["path"])), where, requests, locate=locate)
+    elif place.get("workspace") is True:
+        member = next(_members(name, path), None)
+        if member is None:
+            why = f"it is of the project's own workspace, and no folder here has it; {_STRANGER}"
+            requests.leave(where, name, why, hint="`--from` names the folder of the whole workspace")
+        else:
+            read_arguments(("--editable", f"./{member}"), where, requests, locate=locate)
+    else:
+        return False
+    return True
+
+
+def _members(name: str, path: Path) -> Iterator[str]:
+    """Yield the folders below a pyproject.toml that have a project of that name."""
+    for file in project_files(path.parent):
+        if file.name == path.name and file.parent != path.parent:
+            try:
+                project = load_toml(file).get("project", {})
+            except UsageError:  # a template's, or a test's
+                continue
+            if canonicalize_name(str(project.get("name", ""))) == canonicalize_name(name):
+                yield file.parent.relative_to(path.parent).as_posix()
+
+
+def _read_dynamic(given: object, path: Path, requests: Requests) -> None:
+    """Read the files from which setuptools takes the dependencies. Those of a setup.py are read with it."""
+    files = given.get("file", []) if isinstance(given, dict) else []
+    for name in [files] if isinstance(files, str) else _texts(files):
+        read_arguments(("--requirement", name), str(path), requests, locate=path.parent.joinpath)
+    if not files and not any((path.parent / name).is_file() for name in ("setup.py", "setup.cfg")):
+        requests.leave(str(path), 'dynamic = ["dependencies"]', "its build computes them, and nothing runs")
+
+
+def _leave_settings(uv: Mapping[str, Any], poetry: Mapping[str, Any], path: Path, requests: Requests) -> None:
+    """Report the indexes and bounds that uv and Poetry have for all packages."""
+    for index in (*_tables(uv, "index"), *_tables(poetry, "source")):
+        if not (index.get("explicit") or index.get("priority") == "explicit"):
+            words = ("--extra-index-url", str(index.get("url")))
+            read_arguments(words, str(path), requests, locate=path.parent.joinpath)
+    for key in ("index-url", "extra-index-url", "find-links"):
+        given = uv.get(key, [])
+        for url in [given] if isinstance(given, str) else _texts(given):
+            read_arguments((f"--{key}", url), str(path), requests, locate=path.parent.joinpath)
+    for key in ("override-dependencies", "constraint-dependencies"):
+        if texts := _texts(uv.get(key)):
+            hint = "add the bounds that matter to `packages`"
+            requests.leave(str(path), f"{key}: {', '.join(texts)}", "the lock fixes every version", hint=hint)
+
+
+def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = tables.get(key)
+    return table if isinstance(table, dict) else {}
+
+
+def _tables(tables: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+    rows = tables.get(key)
+    return (row for row in (rows if isinstance(rows, list) else []) if isinstance(row, dict))
+
+
+def _texts(items: object) -> list[str]:
+    return [item for item in items if isinstance(item, str)] if isinstance(items, list) else []
+
+
+def _bounds(text: str) -> str:
+    """Return the PEP 440 specifier of Poetry's: ^1.2 is >=1.2,<2."""
+    return ",".join(filter(None, (_bound(part.strip()) for part in text.split(","))))
+
+
+def _bound(text: str) -> str:
+    if text == "*":
+        return ""
+    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
+    if not bound or not bound[1]:
+        return f"=={text}" if bound else text
+    numbers = list(map(int, bound[2].split(".")))
+    last = len(numbers) - 1
+    first = next((at for at, number in enumerate(numbers) if number), last)
+    at = min(1, last) if bound[1] == "~" else first
+    above = ".".join(map(str, (*numbers[:at], numbers[at] + 1)))
+    return f">={bound[2]},<{above}"
