@@ -62,8 +62,11 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
                 shell_lines.read_base(value, where, requests)
             case "ARG":
                 for word in shell_lines.split_words(value):
-                    key, _, default = word.partition("=")
-                    arguments[key] = default
+                    key, sign, default = word.partition("=")
+                    if (
+                        sign or key not in arguments
+                    ):  # a stage that only names it has the value from above the first FROM
+                        arguments[key] = default
             case "ENV":
                 arguments |= shell_lines.read_variables(value, where, requests)
             case "RUN":

@@ -57,6 +57,7 @@ _FOLDER: Final = re.compile(
 _KNOWN_FOLDERS: Final = re.compile(
     r"(CUDA|CUDNN|NCCL|ROCM|HIP|CONDA|PYTHON|TORCH|BUILD|CACHE|DATA|OUTPUT|SOURCE|INSTALL|(LD_)?LIBRARY|TORCH_EXTENSIONS)_(?!INCLUDE).*"
 )
+_OTHER_GPUS: Final = re.compile(r".*/whl/(?:nightly/|test/)?(?:rocm|xpu)")
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
@@ -83,7 +84,11 @@ def read_line(line: str, where: str, requests: Requests, *, locate: Locate) -> N
 
 def read_arguments(words: Sequence[str], where: str, requests: Requests, *, locate: Locate) -> None:
     """Read the arguments of `pip install`, or one line of a file. `locate` finds the files that it names."""
-    for option, value in split_arguments(words):
+    arguments = list(split_arguments(words))
+    if words[1:] and any(option in INDEXES and _OTHER_GPUS.match(value) for option, value in arguments):
+        requests.leave(where, " ".join(words), "builds of torch for GPUs that are not NVIDIA's")
+        return
+    for option, value in arguments:
         if len(value) > LONGEST:
             requests.leave(where, value, f"it has more than {LONGEST} characters")
         elif option:

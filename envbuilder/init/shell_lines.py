@@ -13,6 +13,7 @@ from typing import Final
 
 from envbuilder.compat.python_code import imported_modules
 from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.places import shown
 from envbuilder.init.conda import read_environment, read_install
 from envbuilder.init.pip import read_arguments
 from envbuilder.init.project import has_loads
@@ -52,10 +53,10 @@ _TIDYING: Final = re.compile(
     r"(python3? -m )?pip3? install (-\S+ )*(--upgrade |-U )*(pip|setuptools|wheel| )+"
 )
 # Words of the shell before a command, and commands that change nothing but the shell.
-_KEYWORD: Final = re.compile(r"(?:(?:if|then|elif|else|while|until|do|!|\{|\(|time) +)+")
+_KEYWORD: Final = re.compile(r"^(?:(?:if|then|elif|else|while|until|do|!|\{|\(|time) +)+")
 _OF_SHELL: Final = re.compile(
     r"(fi|done|esac|then|else|do|[{}]|;;|\[|\[\[|test|echo|printf|exit|return|export|unset|local|shift|source|\.|for|case|function|read|"
-    r"eval|sleep|trap|pwd|which|nvidia-smi|(conda|mamba|micromamba) (activate|deactivate|init))(\s|$)|\S*\)"
+    r"eval|sleep|trap|pwd|which|nvidia-smi|(conda|mamba|micromamba) (activate|deactivate|init))(\s|$)|\S*\)$|\w+ ?\(\) ?\{"
 )
 _SHOWN: Final = 3  # commands of a script that are left out, in the line that says so
 # What every environment has, by its own keys.
@@ -231,16 +232,19 @@ def read_script(text: str, path: Path, requests: Requests) -> None:
     variables: dict[str, str] = {}
     others: dict[str, str] = {}  # with the place of each
     for number, line in logical_lines(text):
-        if len(line) <= LONGEST_LINE:
-            where = f"{path}:{number}"
+        where = f"{path}:{number}"
+        if len(line) > LONGEST_LINE:
+            requests.leave(where, line, f"it has more than {LONGEST_LINE} characters")
+        else:
             for command in _read_commands(line, where, requests, copied, variables, is_script=True):
                 if not _OF_SHELL.match(command):
                     others.setdefault(command, where)
     copied.report(requests)
     if others:
-        shown = ", ".join(f"`{command}`" for command in [*others][:_SHOWN])
+        first = sorted(others, key=lambda command: " install " not in command)[:_SHOWN]
+        texts = ", ".join(map(shown, first))
         more = f" and {len(others) - _SHOWN} more commands" if len(others) > _SHOWN else ""
-        requests.leave_all(next(iter(others.values())), f"{shown}{more}", NO_COMMANDS)
+        requests.leave_all(others[first[0]], f"{texts}{more}", NO_COMMANDS)
 
 
 def _read_commands(

@@ -82,7 +82,12 @@ cd third_party/glm && pip install . && cd -
 cd ops; python setup.py install; cd ..
 conda env update -f env.yml
 wget https://host.example/w.pt || make -j
-touch done; ninja --version; pip install ninja timm
+touch done; ninja --version; sudo pip install onnxruntime timm
+case $VERSION in
+    2.0) pip install xformers==0.0.20 ;;
+    hip)
+        pip install torch==2.4.1 --index-url https://download.pytorch.org/whl/rocm6.1 ;;
+esac
 """
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -375,7 +380,7 @@ PROJECTS = {
         left=(
             'left out "moving @ git+https://host.example/moving@main": a repository without a commit',
             'left out "lost": it is of the project\'s own workspace, and no folder here has it; on the Python index, its name may be a stranger\'s',
-            "left out \"override-dependencies: numpy<2\"", "left out \"dependency-groups: dev\"", 'left out "--extra-index-url https://index.example/"',
+            'left out "override-dependencies: numpy<2"', 'left out "dependency-groups: dev"', 'left out "--extra-index-url https://index.example/"',
             'left out "tool.pixi"',
         ),
     ),
@@ -393,10 +398,10 @@ PROJECTS = {
             (".gitmodules", '[submodule "x"]\npath = third_party/glm\nurl = https://host.example/glm\n'),
         ),
         extensions=("{name: ops, path: ops}",),
-        packages=("tqdm", "torchvision==0.16.0", "einops", "timm"),
+        packages=("tqdm", "torchvision==0.16.0", "einops", "onnxruntime", "timm"),
         pins=("python ==3.10.* env.yml:2:5", "pytorch ==2.1.0 install.sh:10", "cuda ==12.1 install.sh:10"),
         left=(
-            'left out ".": a folder that is not here', "left out `cat > run.sh <<EOF`, `wget https://host.example/w.pt`, `make -j` and 2 more commands",
+            'left out ".": a folder that is not here', "GPUs that are not NVIDIA's", 'left out "2.0) pip install xformers==0.0.20", "cat > run.sh <<EOF", "wget https://host.example/w.pt" and 3 more commands',
             "submodule `third_party/glm`",
         ),
     ),
@@ -497,6 +502,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         (["RUN apt-get update && apt-get install -y python3 gcc-9"], [], [], []),
         (["RUN pip install rich tqdm   # cmake's from apt is too old", "RUN pip install 'einops>0.6 # no comment' git+https://h/a/b#egg=c"],
          [], ["rich", "tqdm"], ["einops>0.6 # no comment", "git+https://h/a/b#egg=c"]),
+        (["ARG WANTED=0.11", "FROM python:3.11", "ARG WANTED", "RUN pip install torchmetrics==${WANTED}"], [], ["torchmetrics==0.11"], []),
         (["ARG USER=1000 \\", "    WANTED=0.11", "RUN pip install torchmetrics==${WANTED}", "ENV FOLDER=/data/$USER"], [], ["torchmetrics==0.11"], []),
     ],
 )  # fmt: skip
