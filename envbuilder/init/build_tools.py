@@ -36,6 +36,8 @@ _BACKENDS: Final = {
         hint="it fetches crates, and a build has no network: `cargo vendor` puts them into the project",
     ),
 }  # fmt: skip
+# The tables and keys by which other backends compile code.
+_COMPILED: Final = (("setuptools", "ext-modules"), ("poetry", "build"))
 # The backend of a file that names none.
 _USUAL: Final = {"scikit-build-core": "scikit_build_core.build", "py-build-cmake": "py_build_cmake.build"}
 
@@ -64,14 +66,23 @@ def tool_of_pyproject(path: Path, *, is_top: bool) -> BuildTool | None:
     Below a project's top, it may be somebody else's: only one that needs torch counts.
     """
     try:
-        build = load_toml(path).get("build-system", {})
+        tables = load_toml(path)
     except UsageError:
         return None
+    build, tool = tables.get("build-system", {}), tables.get("tool", {})
     needed = list(map(requirement_name, required(build)))
     if not is_top and "torch" not in needed:
         return None
     usual = next((_USUAL[name] for name in needed if name in _USUAL), "")
-    return _BACKENDS.get(str(build.get("build-backend") or usual))
+    if known := _BACKENDS.get(str(build.get("build-backend") or usual)):
+        return known
+    if any(isinstance(table := tool.get(name), dict) and key in table for name, key in _COMPILED):
+        return BuildTool(label="its build backend")
+    has_cython = not {"cython", "hatch-cython"}.isdisjoint(needed)
+    has_code = has_cython and any(
+        any(path.parent.glob(f"{depth}*.pyx")) for depth in ("", "*/", "*/*/", "*/*/*/")
+    )
+    return BuildTool(label="Cython") if has_code else None
 
 
 def build_tool(folder: Path) -> BuildTool | None:

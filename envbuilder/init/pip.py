@@ -283,7 +283,10 @@ def request_project(folder: Path, requests: Requests) -> None:
         request_imported(code, requests)
     _request_headers(folder, module, requests)
     for text in required(tables.get("build-system", {})):
-        if requirement_name(text) not in _BUILDERS:
+        name = requirement_name(text)
+        if name not in _BUILDERS or (
+            name == "torch" and name != text.strip()
+        ):  # a bound of torch is one here too
             read_requirement(text, str(pyproject), requests)
 
 

