@@ -34,14 +34,15 @@ from envbuilder.init.image_files import read_definition, read_dockerfile, read_s
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
+    other_lock,
     read_folder,
     read_git,
     read_setup,
     read_setup_cfg,
 )
-from envbuilder.init.pyproject import read_pyproject
 from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
+from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pylock, read_pyproject
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
@@ -56,7 +57,7 @@ Ask = Callable[[str, str], str]  # question and default → answer
 Report = Callable[[str], None]
 _KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
-    "(.yml, .yaml), pyproject.toml, setup.py, setup.cfg, a Dockerfile, a definition file (.def) or a shell script (.sh)"
+    "(.yml, .yaml), pyproject.toml, pylock.toml, pixi.toml, Pipfile, setup.py, setup.cfg, a Dockerfile, a definition file (.def) or a shell script (.sh)"
 )
 _HERE: Final = "this machine"
 _PYTHON: Final = """\
@@ -122,9 +123,15 @@ def read_source(path: Path, requests: Requests) -> None:
         ".dockerfile": read_dockerfile, ".def": read_definition, ".toml": read_pyproject, ".cfg": read_setup_cfg,
         ".sh": read_script, ".py": read_setup if "setup" in path.name.lower() else None,
     }  # fmt: skip
-    reader = readers.get(path.suffix.lower())
-    if "dockerfile" in path.name.lower():
-        reader = read_dockerfile
+    named = {
+        r".*dockerfile.*": read_dockerfile, r"pylock(\..+)?\.toml": read_pylock, r"pixi\.toml": read_pixi_file, r"pipfile": read_pipfile,
+    }  # fmt: skip
+    reader = next(
+        (reader for pattern, reader in named.items() if re.fullmatch(pattern, path.name.lower())),
+        readers.get(path.suffix.lower()),
+    )
+    if hint := other_lock(path):
+        raise UsageError(f"`{path}` is a lock that is not read", hint=hint)
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {_KINDS}")
     with blaming_content(f"`{path}`"):

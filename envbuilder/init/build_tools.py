@@ -5,7 +5,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packaging.utils import canonicalize_name
 
@@ -104,10 +104,14 @@ def required(build: dict[str, object]) -> list[str]:
     return list(map(str, needed)) if isinstance(needed, list) else []
 
 
-def load_toml(path: Path) -> dict[str, dict[str, object]]:
+def load_toml(path: Path) -> dict[str, dict[str, Any]]:
     """Return a TOML file's tables; raises UsageError for a file that is none."""
+    return {key: value for key, value in load_toml_values(path).items() if isinstance(value, dict)}
+
+
+def load_toml_values(path: Path) -> dict[str, Any]:
+    """Return all that a TOML file has at its top; raises UsageError for a file that is none."""
     try:
-        tables = tomllib.loads(read_text(path))
+        return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"`{path}` is not TOML: {error}") from error
-    return {key: value for key, value in tables.items() if isinstance(value, dict)}

@@ -206,6 +206,22 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
         requests.note(str(folder), message, hint="check its name and its flags")
 
 
+# Locks of others, and the command that writes from each what `init` reads.
+_LOCKS: Final = {
+    "uv.lock": "uv export --frozen --format pylock.toml --output-file pylock.toml",
+    "poetry.lock": "poetry export --output requirements.txt",
+    "Pipfile.lock": "pipenv requirements > requirements.txt",
+    "pixi.lock": "pixi workspace export conda-environment environment.yml",
+    "conda-lock.yml": "conda-lock render --kind env",
+}  # fmt: skip
+
+
+def other_lock(path: Path) -> str:
+    """Return how to turn a lock of another program into what `init` reads, "" for any other file."""
+    command = _LOCKS.get(path.name, "")
+    return command and f"`{command}` writes one that `--from` reads"
+
+
 def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], None]) -> None:
     """Read the files at the top of a project that name what it needs, the least exact first, and its extensions."""
 
@@ -222,14 +238,28 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     environments = named(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml")
     below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
     lists = named(r"requirements?\.(txt|in)")[-1:] or [path for path in below if is_there(path)][:1]
-    builds = [top / name for name in ("pyproject.toml", "setup.cfg", "setup.py") if top / name in files]
+    builds = [
+        top / name
+        for name in ("pixi.toml", "Pipfile", "pyproject.toml", "setup.cfg", "setup.py")
+        if top / name in files
+    ]
+    lists = lists or ([] if builds else named(r"pylock(\..+)?\.toml")[:1])
     scripts = [] if images or nested else named(r"(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)")
     chosen = [*(images or nested)[:1], *scripts[:1], *environments[:1], *builds, *lists]
     for path in chosen:
         read(path, requests)
-    for path in (*images, *scripts, *environments, *named(r"requirements?[-_.].*\.(txt|in)")):
+    for path in (
+        *images,
+        *scripts,
+        *environments,
+        *named(r"requirements?[-_.].*\.(txt|in)|pylock(\..+)?\.toml"),
+    ):
         if path not in chosen:
             requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
+    for path in filter(other_lock, files):
+        requests.note(
+            str(path), "this lock is not read: `lock` chooses versions of its own", hint=other_lock(path)
+        )
     read_extensions(top, requests)
     if not (chosen or requests.extensions or requests.left):
         message = "no file here says what the project needs, and it has no extension"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.errors import UsageError
 from envbuilder.init import make, read_source
 from envbuilder.init.requests import Requests
 from envbuilder.recipe.load import load
@@ -61,6 +62,50 @@ name = "site"
 url = "https://index.example/"
 [tool.pixi.dependencies]
 ffmpeg = "*"
+"""
+PIXI = """\
+[workspace]
+channels = ["conda-forge"]
+platforms = ["linux-64"]
+[dependencies]
+python = "3.11.*"
+pytorch-gpu = {version = "2.6.*", channel = "conda-forge"}
+numpy = ">=1.26,<3"
+pandas = "2.2"
+[target.linux-64.dependencies]
+cuda = "12.4"
+[target.win-64.dependencies]
+pywin = "*"
+[pypi-dependencies]
+einops = "*"
+timm = {version = ">=1"}
+[feature.dev.dependencies]
+pytest = "*"
+[environments]
+dev = ["dev"]
+"""
+PYLOCK = f"""\
+lock-version = "1.0"
+created-by = "uv"
+[[packages]]
+name = "torch"
+version = "2.6.0"
+sdist = {{name = "torch-2.6.0.tar.gz", url = "https://host.example/torch-2.6.0.tar.gz", hashes = {{sha256 = "00000000"}}}}
+[[packages]]
+name = "einops"
+version = "0.8.0"
+sdist = {{name = "einops-0.8.0.tar.gz", url = "https://host.example/einops-0.8.0.tar.gz", hashes = {{sha256 = "00000000"}}}}
+[[packages]]
+name = "colorama"
+version = "0.4.6"
+sdist = {{name = "colorama-0.4.6.tar.gz", url = "https://host.example/colorama-0.4.6.tar.gz", hashes = {{sha256 = "00000000"}}}}
+marker = "sys_platform == 'win32'"
+[[packages]]
+name = "fast"
+[packages.vcs]
+type = "git"
+url = "https://host.example/fast"
+commit-id = "{"b" * 40}"
 """
 SCRIPT = """\
 #!/bin/bash
@@ -399,8 +444,31 @@ PROJECTS = {
             'left out "moving @ git+https://host.example/moving@main": a repository without a commit',
             'left out "lost": it is of the project\'s own workspace, and no folder here has it; on the Python index, its name may be a stranger\'s',
             'left out "override-dependencies: numpy<2"', 'left out "dependency-groups: dev"', 'left out "--extra-index-url https://index.example/"',
-            'left out "tool.pixi"',
         ),
+    ),
+    "pixi": Project(
+        files=(
+            ("pixi.toml", PIXI), ("pixi.lock", ""),
+        ),
+        packages=("numpy<3,>=1.26", "pandas==2.2.*", "einops", "timm>=1"),
+        pins=("python ==3.11.* pixi.toml", "pytorch ==2.6.* pixi.toml", "cuda ==12.4.* pixi.toml"),
+        left=("feature: dev", "environments: dev", "this lock is not read"),
+    ),
+    "pylock": Project(
+        files=(("pylock.toml", PYLOCK),),
+        packages=("einops==0.8.0",),
+        extensions=(f'{{name: fast, git: "https://host.example/fast", commit: {"b" * 40}}}',),
+        pins=("pytorch ==2.6.0 pylock.toml",),
+    ),
+    "pipenv": Project(
+        files=(
+            ("Pipfile", '[requires]\npython_version = "3.10"\n[packages]\ntorch = "==2.5.1"\neinops = "*"\ntimm = {version = ">=1", extras = ["x"]}\nfast = {git = "https://host.example/fast", ref = "%s"}\n' % ("b" * 40)),
+            ("Pipfile.lock", "{}"),
+        ),
+        packages=("einops", "timm>=1"),
+        extensions=(f'{{name: fast, git: "https://host.example/fast", commit: {"b" * 40}}}',),
+        pins=("python ==3.10.* Pipfile", "pytorch ==2.5.1 Pipfile"),
+        left=("this lock is not read",),
     ),
     "dependencies in files of setuptools": Project(
         files=(("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = {file = ["deps.txt"]}\n'), ("deps.txt", "tqdm\n")),
@@ -466,7 +534,8 @@ def test_a_project_in_a_real_shape(name: str, tmp_path: Path, monkeypatch: pytes
     for words in case.left:
         assert [message for message in left if words in message], left
     assert len(case.left) == len(left), left
-    assert recipe.path == (Path("mine.yaml") if case.extensions else Path("recipes/mine.yaml"))
+    is_beside = any(not extension.is_remote for extension in recipe.extensions)
+    assert recipe.path == (Path("mine.yaml") if is_beside else Path("recipes/mine.yaml"))
 
 
 def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
@@ -547,3 +616,11 @@ def test_commands_of_an_image_in_real_shapes(
     assert all(words in message for words, message in zip(left, told, strict=True)), told
     if "python3 gcc-9" in lines[0]:
         assert requests.pins["python"].text == "==3.8.*"
+
+
+@pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "Pipfile.lock", "conda-lock.yml", "pixi.lock"])
+def test_a_lock_of_another_program_is_refused_with_what_writes_one_to_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(UsageError, match="is a lock that is not read") as raised:
+        read_source(tmp_path / name, Requests())
+    assert "writes one that `--from` reads" in raised.value.hint

@@ -1,4 +1,5 @@
-"""Read what a pyproject.toml requires, by the standard's tables, by Poetry's, and from where uv's tables say.
+"""Read what a pyproject.toml requires, by the standard's tables, Poetry's, pixi's, and from where uv's tables say; and a
+pixi.toml, a pylock.toml and a Pipfile.
 
 A name alone would be fetched from the Python index, where it may be a stranger's: a requirement that uv or Poetry takes from
 a repository, a folder or its own workspace is never requested by its name. uv's page "Managing dependencies" defines the tables.
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from packaging.markers import InvalidMarker, Marker
+from packaging.pylock import Pylock, PylockValidationError
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.python_code import project_files
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
-from envbuilder.init.build_tools import load_toml, requirement_name
+from envbuilder.init.build_tools import load_toml, load_toml_values, requirement_name
+from envbuilder.init.conda import read_spec
 from envbuilder.init.pip import read_arguments, read_requirement
 from envbuilder.init.requests import Requests
 
@@ -32,13 +35,13 @@ def read_pyproject(path: Path, requests: Requests) -> None:
         requests.pin("python", python, where)
     indexes = {str(index.get("name")): str(index.get("url")) for index in _tables(uv, "index")}
     places: dict[str, Mapping[str, Any]] = {
-        canonicalize_name(name): _place(given) for name, given in _table(uv, "sources").items()
+        canonicalize_name(name): place_of(given) for name, given in _table(uv, "sources").items()
     }
     for text in _texts(project.get("dependencies")):
         place = places.get(requirement_name(text), {})
         if url := indexes.get(str(place.get("index"))):
             read_arguments(("--extra-index-url", url), where, requests, locate=path.parent.joinpath)
-        if not _read_place(requirement_name(text), place, path, requests):
+        if not read_place(requirement_name(text), place, path, requests):
             read_requirement(text, where, requests)
     if "dependencies" in _texts(project.get("dynamic")):
         _read_dynamic(_table(_table(tool, "setuptools"), "dynamic").get("dependencies"), path, requests)
@@ -49,9 +52,9 @@ def read_pyproject(path: Path, requests: Requests) -> None:
         why = "groups are for those who develop the project"
         requests.leave(where, f"dependency-groups: {', '.join(groups)}", why)
     for name, given in _table(poetry, "dependencies").items():
-        place = _place(given)
+        place = place_of(given)
         wanted = place.get("version") if place else given
-        if _read_place(name, place, path, requests):
+        if read_place(name, place, path, requests):
             continue
         if not isinstance(wanted, str):
             requests.leave(where, f"{name} = {given}", "no version that a recipe can say")
@@ -60,12 +63,84 @@ def read_pyproject(path: Path, requests: Requests) -> None:
         else:
             read_requirement(f"{name}{_bounds(wanted)}", where, requests)
     _leave_settings(uv, poetry, path, requests)
-    if "pixi" in tool:
-        hint = "`packages` takes those of the Python index, `apt` those of Debian"
-        requests.leave(where, "tool.pixi", "packages of conda's channels are not read from here", hint=hint)
+    read_pixi(_table(tool, "pixi"), path, requests)
 
 
-def _place(given: object) -> Mapping[str, Any]:
+def read_pixi(tables: Mapping[str, Any], path: Path, requests: Requests) -> None:
+    """Read what a pixi.toml or pyproject.toml's table of pixi requires on Linux, of conda's channels and of the Python index."""
+    for key in ("feature", "environments", "pypi-options", "activation"):
+        if named := tables.get(key):
+            texts = f"{key}: {', '.join(named)}" if isinstance(named, dict) else key
+            requests.leave(str(path), texts, "only the default environment of pixi is read")
+    targets = _table(tables, "target")
+    for table in (tables, *(_table(targets, name) for name in ("linux", "linux-64", "unix"))):
+        for name, given in _table(table, "dependencies").items():
+            wanted = place_of(given).get("version", "") if isinstance(given, dict) else given
+            read_spec(f"{name} {_spec(str(wanted))}".strip(), str(path), requests)
+        for name, given in _table(table, "pypi-dependencies").items():
+            place = place_of(given)
+            if not read_place(name, place, path, requests):
+                wanted = place.get("version", "") if place else given
+                read_requirement(f"{name}{'' if wanted == '*' else wanted}", str(path), requests)
+    requests.say_together()
+
+
+def read_pixi_file(path: Path, requests: Requests) -> None:
+    """Read a pixi.toml."""
+    read_pixi(load_toml(path), path, requests)
+
+
+def _spec(text: str) -> str:
+    """Return a version of pixi as conda's commands take it: `3.11.*` is `=3.11`, `>=6,<7` stays."""
+    return (
+        f"={text.removesuffix('.*')}"
+        if re.match(r"\d", text)
+        else text.replace("*", "")
+        if text == "*"
+        else text
+    )
+
+
+def read_pylock(path: Path, requests: Requests) -> None:
+    """Read the packages of a pylock.toml (PEP 751) for Linux: each with its version, or from where it is taken."""
+    try:
+        lock = Pylock.from_dict(load_toml_values(path))
+    except PylockValidationError as error:
+        raise UsageError(f"`{path}` cannot be read: {error}", hint="PEP 751 defines it") from error
+    locate = path.parent.joinpath
+    for package in lock.packages:
+        if package.marker and not package.marker.evaluate(_MARKERS):
+            continue
+        if package.vcs and package.vcs.url:
+            text = f"{package.name} @ git+{package.vcs.url}@{package.vcs.commit_id}"
+            below = f"#subdirectory={package.vcs.subdirectory}" if package.vcs.subdirectory else ""
+            read_requirement(f"{text}{below}", str(path), requests)
+        elif package.directory:
+            read_arguments(("--editable", f"./{package.directory.path}"), str(path), requests, locate=locate)
+        elif package.archive and package.archive.url:
+            digest = package.archive.hashes.get("sha256", "")
+            read_requirement(f"{package.name} @ {package.archive.url}#sha256={digest}", str(path), requests)
+        elif package.version is None:
+            requests.leave(str(path), package.name, "no version, and no address from which it is taken")
+        else:
+            read_requirement(f"{package.name}=={package.version}", str(path), requests)
+
+
+def read_pipfile(path: Path, requests: Requests) -> None:
+    """Read the packages of a Pipfile."""
+    tables = load_toml(path)
+    if isinstance(python := tables.get("requires", {}).get("python_version"), str):
+        requests.pin("python", f"=={python}.*", str(path))
+    for name, given in tables.get("packages", {}).items():
+        place = place_of(given)
+        if "ref" in place:
+            place = {**place, "rev": place["ref"]}
+        if not read_place(name, place, path, requests):
+            wanted = place.get("version", "*") if place else given
+            read_requirement(f"{name}{'' if wanted == '*' else wanted}", str(path), requests)
+
+
+def place_of(given: object) -> Mapping[str, Any]:
     """Return where uv or Poetry takes a requirement from: of several places, the first that is for Linux."""
     rows = given if isinstance(given, list) else [given]
     fitting = (
@@ -81,7 +156,7 @@ def _fits(marker: object) -> bool:
         return False
 
 
-def _read_place(name: str, place: Mapping[str, Any], path: Path, requests: Requests) -> bool:
+def read_place(name: str, place: Mapping[str, Any], path: Path, requests: Requests) -> bool:
     """Request what lies at a place; False where there is none but an index."""
     where, locate = str(path), path.parent.joinpath
     if "git" in place:
