@@ -109,7 +109,7 @@ def read_pylock(path: Path, requests: Requests) -> None:
         raise UsageError(f"`{path}` cannot be read: {error}", hint="PEP 751 defines it") from error
     locate = path.parent.joinpath
     for package in lock.packages:
-        if package.marker and not package.marker.evaluate(_MARKERS):
+        if package.marker and not package.marker.evaluate(_MARKERS, context="lock_file"):
             continue
         if package.vcs and package.vcs.url:
             text = f"{package.name} @ git+{package.vcs.url}@{package.vcs.commit_id}"
