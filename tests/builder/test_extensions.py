@@ -846,6 +846,16 @@ def test_each_known_trouble_has_a_code_of_its_own(line, code):
     assert failure.hint
 
 
+def test_a_warning_about_old_type_dispatch_does_not_explain_another_error():
+    printed = [
+        "ops.h:29:19: warning: 'at::DeprecatedTypeProperties& at::Tensor::type() const' is deprecated",
+        "  225 |   DeprecatedTypeProperties & type() const {",
+        'ops.cu(34): error: expression must have class type but it has type "c10::ScalarType"',
+    ]
+    failure = explain_failure("ops", printed, CommandError("x"))
+    assert (failure.findings[0].code, failure.findings[0].where) == ("EB629", "ops.cu:34")
+
+
 def test_every_row_of_the_table_is_tried_above():
     tried = {code for _, code in TROUBLES}
     assert tried == {row.build.code for row in load_messages() if row.build}
