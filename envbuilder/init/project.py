@@ -58,6 +58,7 @@ def read_extensions(top: Path, requests: Requests) -> None:
     for project, places in inside.items():
         message = f"`load()` is not captured: the project `{project.resolve().name}` is built as a whole"
         requests.note(", ".join(places), message)
+    _leave_others(top, codes, set(built), requests)
     # A `load()` may name sources of any folder beside or below its own.
     near = {folder for code, _ in loads for folder in (code.path.parent, code.path.parent.parent)}
     _check_orphans(top, {*built, *near}, requests)
@@ -78,6 +79,21 @@ def _builds(top: Path, codes: list[PythonCode]) -> dict[Path, BuildTool]:
         if path.name == "pyproject.toml" and (tool := tool_of_pyproject(path, is_top=path.parent == top)):
             builds[path.parent] = tool
     return dict(sorted(builds.items()))
+
+
+def _leave_others(top: Path, codes: list[PythonCode], built: set[Path], requests: Requests) -> None:
+    """Report what else builds compiled code below the top: without torch, it may be another project's."""
+    known = {extension.path for extension in requests.extensions.values()}
+    for code in codes:
+        folder, tool = code.path.parent, tool_of_setup(code) if code.path.name == "setup.py" else None
+        is_built = (
+            any(folder.is_relative_to(other) for other in built) or folder.resolve().as_posix() in known
+        )
+        if tool and not is_built:
+            name = module_name(code.text(code.keyword(code.setup(), "name")) or folder.name)
+            why = f"it builds by {tool.label} below the project's top, so it may be another project's"
+            hint = f"extensions: [{{name: {name}, path: {folder.relative_to(top).as_posix()}}}]"
+            requests.leave(str(code.path), code.path.name, why, hint=hint)
 
 
 def _reach(

@@ -365,6 +365,27 @@ def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
     assert not [one for one in requests.left if "is set" in one.message]
 
 
+def test_a_build_below_the_top_that_needs_no_torch_is_said(tmp_path: Path) -> None:
+    for folder, needed in (
+        ("align", "Cython.Build"),
+        ("ops", "torch.utils.cpp_extension"),
+        ("ops/third", "Cython.Build"),
+    ):
+        (tmp_path / folder).mkdir()
+        lines = [f"from {needed} import *", "from setuptools import Extension, setup"]
+        lines += ["from torch.utils.cpp_extension import CUDAExtension"] if folder == "ops" else []
+        call = "CUDAExtension" if folder == "ops" else "Extension"
+        lines.append(f"setup(name='{folder[:5]}', ext_modules=[{call}('a', ['a.cu'])])")
+        (tmp_path / folder / "setup.py").write_text("\n".join(lines))
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [extension.path for extension in requests.extensions.values()] == [f"{tmp_path}/ops"]
+    (left,) = (left for left in requests.left if "left out" in left.message)
+    assert left.where == f"{tmp_path}/align/setup.py"
+    assert "it builds by Cython" in left.message
+    assert left.hint == "extensions: [{name: align, path: align}]"
+
+
 def test_init_finds_the_extensions_of_the_projects_that_are_built_for_real() -> None:
     """`shapes.yaml` was written by hand, and an end-to-end test builds it."""
     folder = Path(__file__).parents[1] / "e2e/projects"
