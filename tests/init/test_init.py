@@ -265,6 +265,14 @@ def test_a_variable_that_names_gpus_gets_those_of_the_recipe(tmp_path: Path, gpu
     assert (extension.sdist, extension.env) == ("natten==0.21.0", env)
 
 
+def test_the_cuda_of_a_torch_that_gives_way_does_not_choose_for_the_other_one(tmp_path: Path):
+    requests = Requests(gpus=("A100",))
+    read_requirement("torch==1.6.0+cu101", "x:1", requests)
+    requests.pin("pytorch", "==2.6.0", "`--pytorch`")
+    assert made(tmp_path, requests).cuda == "12.4"
+    assert "cuda `==10.1` gives way with it" in [one.message for one in requests.left]
+
+
 def test_a_torchvision_of_another_torch_becomes_the_one_that_fits(tmp_path: Path):
     requests = wishes(pytorch="==2.0.0")
     requests.package("torchvision", "torchvision==0.15.0", "x:1")  # conda's number for 0.15.1
