@@ -856,6 +856,13 @@ def test_a_warning_about_old_type_dispatch_does_not_explain_another_error():
     assert (failure.findings[0].code, failure.findings[0].where) == ("EB629", "ops.cu:34")
 
 
+def test_a_build_without_distutils_is_not_told_to_add_a_package_of_that_name():
+    line = "ModuleNotFoundError: No module named 'distutils.core'"
+    failure = explain_failure("numpy 1.22.0", [line], CommandError("x"))
+    assert failure.findings[0].code == "EB621"
+    assert "`python3-distutils` to `apt`" in failure.hint
+
+
 def test_every_row_of_the_table_is_tried_above():
     tried = {code for _, code in TROUBLES}
     assert tried == {row.build.code for row in load_messages() if row.build}
@@ -1093,6 +1100,7 @@ def test_an_extension_without_modules_in_the_cache_does_not_count_as_imported(st
 @pytest.mark.parametrize(
     ("error", "words", "repair"),
     [
+        ("ModuleNotFoundError: No module named 'pkg_resources'", "setuptools has no `pkg_resources` since 82", "write `setuptools<82`"),
         ("ModuleNotFoundError: No module named 'ocnn.nn'", "the package `ocnn.nn` is not there", "add `ocnn` to `packages`"),
         ("ImportError: libgl.so.1: cannot open shared object file: No such file", "the library `libgl.so.1` is not there", "to `apt`"),
         ("ImportError: /x/fused.so: undefined symbol: _Z3foov", "no library that it loads defines `_Z3foov`", "add the missing source"),
