@@ -30,12 +30,14 @@ from envbuilder.recipe.extension import GIT_URL, Extension
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
 _OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
+_PKG_RESOURCES: Final = "setuptools<82"  # which dropped it: https://setuptools.pypa.io/en/latest/history.html
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
 
 
 def read_extensions(top: Path, requests: Requests) -> None:
     """Request every extension of torch below a folder."""
     codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
+    _request_pkg_resources(codes, requests)
     built = _builds(top, codes)
     for folder, tool in built.items():
         request_build(folder, tool, requests)
@@ -63,6 +65,15 @@ def read_extensions(top: Path, requests: Requests) -> None:
     near = {folder for code, _ in loads for folder in (code.path.parent, code.path.parent.parent)}
     _check_orphans(top, {*built, *near}, requests)
     check_submodules(dict.fromkeys((top, *built)), requests)
+
+
+def _request_pkg_resources(codes: list[PythonCode], requests: Requests) -> None:
+    """Request a setuptools that has `pkg_resources`, where a file imports it and no file names setuptools."""
+    old = next((code for code in codes if "pkg_resources" in code.imported), None)
+    if old and "setuptools" not in requests.packages:
+        requests.package("setuptools", _PKG_RESOURCES, str(old.path))
+        message = f"`{_PKG_RESOURCES}` is added, the last with `pkg_resources`, which this file imports"
+        requests.note(str(old.path), message)
 
 
 def has_loads(path: Path) -> bool:

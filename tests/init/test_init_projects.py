@@ -365,6 +365,21 @@ def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
     assert not [one for one in requests.left if "is set" in one.message]
 
 
+@pytest.mark.parametrize(
+    ("needed", "added"), [("", "setuptools<82"), ("setuptools==78.1.1", "setuptools==78.1.1")]
+)
+def test_a_project_that_imports_pkg_resources_gets_a_setuptools_that_has_it(
+    tmp_path: Path, needed: str, added: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{needed}\n")
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops/__init__.py").write_text("from pkg_resources import get_distribution\n")
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [request.text for request in requests.packages.values()] == [added]
+    assert len([left for left in requests.left if "is added" in left.message]) == (not needed)
+
+
 def test_a_build_below_the_top_that_needs_no_torch_is_said(tmp_path: Path) -> None:
     for folder, needed in (
         ("align", "Cython.Build"),
