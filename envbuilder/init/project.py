@@ -202,9 +202,10 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
     for path in project_files(top):
         if path.suffix in (".cpp", ".cu"):
             folders.setdefault(path.parent, []).append(path)
+    within = [folder for folder in folders if any(folder.is_relative_to(other) for other in covered)]
+    reached = {path.resolve() for folder in within for path in folders[folder]}  # also by links
     for folder, paths in folders.items():
-        is_covered = top in covered or any(folder.is_relative_to(other) for other in covered)
-        if is_covered or all(path.suffix != ".cu" for path in paths):
+        if all(path.suffix != ".cu" or path.resolve() in reached for path in paths):
             continue
         texts = (load_text(path, Mistakes()) or "" for path in sorted(paths))  # some are not UTF-8
         binding = next(filter(None, map(_BINDING.search, texts)), None)

@@ -380,6 +380,18 @@ def test_a_project_that_imports_pkg_resources_gets_a_setuptools_that_has_it(
     assert len([left for left in requests.left if "is added" in left.message]) == (not needed)
 
 
+def test_sources_that_a_build_reaches_by_links_are_not_said_to_be_left_out(tmp_path: Path) -> None:
+    for path, text in setup("ops_cuda", "binding/"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "core.cu").write_text("")
+    (tmp_path / "binding/core.cu").symlink_to("../core.cu")
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert list(requests.extensions) == ["ops_cuda"]
+    assert not [left for left in requests.left if "left out" in left.message]
+
+
 def test_a_build_below_the_top_that_needs_no_torch_is_said(tmp_path: Path) -> None:
     for folder, needed in (
         ("align", "Cython.Build"),
