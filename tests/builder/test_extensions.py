@@ -856,6 +856,20 @@ def test_a_warning_about_old_type_dispatch_does_not_explain_another_error():
     assert (failure.findings[0].code, failure.findings[0].where) == ("EB629", "ops.cu:34")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cc1plus: fatal error: ../utils/cloud.cpp: No such file or directory",
+        "ninja: error: '../utils/cloud.cpp', needed by 'build/cloud.o', missing and no known rule to make it",
+    ],
+)
+def test_a_source_beside_the_project_is_said_to_be_outside(line: str):
+    failure = explain_failure("cloud", [line], CommandError("x"))
+    assert failure.findings[0].code == "EB636"
+    assert "`../utils/cloud.cpp` lies outside of the extension's `path`" in failure.message
+    assert "`git` and `commit`" in failure.hint
+
+
 def test_a_build_without_distutils_is_not_told_to_add_a_package_of_that_name():
     line = "ModuleNotFoundError: No module named 'distutils.core'"
     failure = explain_failure("numpy 1.22.0", [line], CommandError("x"))
