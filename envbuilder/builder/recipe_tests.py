@@ -47,6 +47,7 @@ PROGRAM: Final = "import_extensions.py"
 _REPORT: Final = "envbuilder imports: "  # of the program
 # What an import lacks, and how to bring it. The rest of an error is told as it is.
 _LACKS: Final = (
+    (r"No module named '(?P<it>pkg_resources)\b", "setuptools has no `{it}` since 82", "write `setuptools<82` in `packages` of the recipe"),
     (r"No module named '(?P<it>[\w.]+)'", "the package `{it}` is not there", "add `{top}` to `packages` in the recipe"),
     (r"(?P<it>\S+\.so[\d.]*): cannot open shared object", "the library `{it}` is not there", "add the package that contains `{it}` to `apt`"),
     (r"undefined symbol: (?P<it>\S+)", "no library that it loads defines `{it}`", "add the missing source to the extension, or the library to its flags"),

@@ -71,7 +71,7 @@ class Gate:
     """A variable, or an option, without which a setup.py leaves something out."""
 
     name: str  # of the variable, or the option: --cuda_ext
-    value: str  # "" of an option; {dots} and the like stand for the recipe's GPUs
+    value: str  # "" of an option; {dots} and the like stand for GPUs, unless `find_gates` knew them
     effect: str
     line: int
 
@@ -85,14 +85,14 @@ class Gate:
         return _REASONS[self.effect]
 
 
-def find_gates(code: PythonCode) -> tuple[Gate, ...]:
+def find_gates(code: PythonCode, architectures: tuple[str, ...] = ()) -> tuple[Gate, ...]:
     """Return the variables that this setup.py reads, with the values by which it compiles, then options; each sorted by name."""
     lines = {text: line for line, text in reversed(tuple(plain_texts(code)))}
-    gates = {
-        row.variable: Gate(name=row.variable, value=row.value, effect=row.effect, line=lines[row.variable])
-        for row in load_switches().rows
-        if (row.effect != "architectures" or row.needed) and row.variable in lines
-    }
+    gates = {}
+    for row in load_switches().rows:
+        if (row.effect != "architectures" or row.needed) and row.variable in lines:
+            value, line = row.value_for(architectures) if architectures else row.value, lines[row.variable]
+            gates[row.variable] = Gate(name=row.variable, value=value, effect=row.effect, line=line)
     reads = tuple(variable_reads(code))
     computed = next((read for read in reads if not read.name), None)
     named = {read.name: read for read in reversed(reads) if read.name}

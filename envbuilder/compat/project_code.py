@@ -37,7 +37,7 @@ def check_code(recipe: Recipe, tables: Tables) -> Iterator[Finding]:
             texts = {text: line for line, text in reversed(tuple(plain_texts(code)))}  # each once
             for text, line in texts.items():
                 _, asked = asked_standard((text,))
-                if torch and asked and asked < torch.std_min:
+                if torch and asked and asked < torch.std_min and not code.is_without_torch:
                     needed = f"the headers of torch {torch.version} need C++{torch.std_min} or newer"
                     message = f"`{extension.name}` sets `{text}` at {code.path}:{line}, and {needed}"
                     hint = "leave the flag out: torch adds the right one; or take an older torch"

@@ -59,6 +59,11 @@ class PythonCode:
         return tuple(call for call in self.calls if call.full in _BUILDS)
 
     @property
+    def is_without_torch(self) -> bool:
+        """Return whether a file builds by setuptools' or distutils' own class alone."""
+        return not self.builds and any(call.full.endswith(".Extension") for call in self.calls)
+
+    @property
     def loads(self) -> tuple[CodeCall, ...]:
         return tuple(call for call in self.calls if call.full in _LOADS)
 

@@ -161,8 +161,8 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
             return
     if late := load_late().by_name.get(name):
         exact = re.fullmatch(r"===?([^,*+]+)", specifier)
-        hint = f"in its place, {late.advice(exact[1] if exact else '')}"
-        requests.note(where, f"`{name}` is compiled {late.when}, and can be compiled in the build", hint=hint)
+        message = f"`{name}` is compiled {late.when}; the environment can have it compiled"
+        requests.note(where, message, hint=late.advice(exact[1] if exact else ""))
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
         requests.leave(where, text, "torch brings the one that it was built with")
         return

@@ -30,12 +30,14 @@ from envbuilder.recipe.extension import GIT_URL, Extension
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
 _OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
+_PKG_RESOURCES: Final = "setuptools<82"  # which dropped it: https://setuptools.pypa.io/en/latest/history.html
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
 
 
 def read_extensions(top: Path, requests: Requests) -> None:
     """Request every extension of torch below a folder."""
     codes = [code for path in project_files(top) if path.suffix == ".py" and (code := read_code(path))]
+    _request_pkg_resources(codes, requests)
     built = _builds(top, codes)
     for folder, tool in built.items():
         request_build(folder, tool, requests)
@@ -58,10 +60,20 @@ def read_extensions(top: Path, requests: Requests) -> None:
     for project, places in inside.items():
         message = f"`load()` is not captured: the project `{project.resolve().name}` is built as a whole"
         requests.note(", ".join(places), message)
+    _leave_others(top, codes, set(built), requests)
     # A `load()` may name sources of any folder beside or below its own.
     near = {folder for code, _ in loads for folder in (code.path.parent, code.path.parent.parent)}
     _check_orphans(top, {*built, *near}, requests)
     check_submodules(dict.fromkeys((top, *built)), requests)
+
+
+def _request_pkg_resources(codes: list[PythonCode], requests: Requests) -> None:
+    """Request a setuptools that has `pkg_resources`, where a file imports it and no file names setuptools."""
+    old = next((code for code in codes if "pkg_resources" in code.imported), None)
+    if old and "setuptools" not in requests.packages:
+        requests.package("setuptools", _PKG_RESOURCES, str(old.path))
+        message = f"`{_PKG_RESOURCES}` is added, the last with `pkg_resources`, which this file imports"
+        requests.note(str(old.path), message)
 
 
 def has_loads(path: Path) -> bool:
@@ -78,6 +90,21 @@ def _builds(top: Path, codes: list[PythonCode]) -> dict[Path, BuildTool]:
         if path.name == "pyproject.toml" and (tool := tool_of_pyproject(path, is_top=path.parent == top)):
             builds.setdefault(path.parent, tool)
     return dict(sorted(builds.items()))
+
+
+def _leave_others(top: Path, codes: list[PythonCode], built: set[Path], requests: Requests) -> None:
+    """Report what else builds compiled code below the top: without torch, it may be another project's."""
+    known = {extension.path for extension in requests.extensions.values()}
+    for code in codes:
+        folder, tool = code.path.parent, tool_of_setup(code) if code.path.name == "setup.py" else None
+        is_built = (
+            any(folder.is_relative_to(other) for other in built) or folder.resolve().as_posix() in known
+        )
+        if tool and not is_built:
+            name = module_name(code.text(code.keyword(code.setup(), "name")) or folder.name)
+            why = f"it builds by {tool.label} below the project's top, so it may be another project's"
+            hint = f"extensions: [{{name: {name}, path: {folder.relative_to(top).as_posix()}}}]"
+            requests.leave(str(code.path), code.path.name, why, hint=hint)
 
 
 def _reach(
@@ -175,9 +202,10 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
     for path in project_files(top):
         if path.suffix in (".cpp", ".cu"):
             folders.setdefault(path.parent, []).append(path)
+    within = [folder for folder in folders if any(folder.is_relative_to(other) for other in covered)]
+    reached = {path.resolve() for folder in within for path in folders[folder]}  # also by links
     for folder, paths in folders.items():
-        is_covered = top in covered or any(folder.is_relative_to(other) for other in covered)
-        if is_covered or all(path.suffix != ".cu" for path in paths):
+        if all(path.suffix != ".cu" or path.resolve() in reached for path in paths):
             continue
         texts = (load_text(path, Mistakes()) or "" for path in sorted(paths))  # some are not UTF-8
         binding = next(filter(None, map(_BINDING.search, texts)), None)

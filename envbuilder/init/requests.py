@@ -149,6 +149,9 @@ class Requests:
         else:
             self.note(old.where, f"{key} `{old.text}` gives way to `{new.text}` of {where}")
             self.pins[key] = new
+            if key == "pytorch" and (cuda := self.pins.get("cuda")) and cuda.where == old.where:
+                del self.pins["cuda"]  # the build of that torch
+                self.note(cuda.where, f"cuda `{cuda.text}` gives way with it")
 
     def package(self, name: str, text: str, where: str) -> None:
         self.packages[canonicalize_name(name)] = Request(text=text, where=where)

@@ -40,6 +40,8 @@ CHUNK = 1 << 20
 # torch's own wheels may have a hash in the name.
 LIBRARY = re.compile(r"(?P<name>.+?)(-[0-9a-f]{8})?\.so[.0-9]*")
 NOT_HEADERS = ("__init__.py", "__pycache__")
+# Folders of wheels whose headers are linked where a recipe has them: `nvidia-nvml-dev-cu12` has nvml.h, which torch does not need.
+OPTIONAL = ("*", "nvml_dev")
 # Of each library: its header, what stands before a function there, and the error of a stub, as the header numbers it.
 DRIVER = {
     "libcuda.so": ("cuda.h", "CUDAAPI", 34),  # CUDA_ERROR_STUB_LIBRARY
@@ -86,10 +88,10 @@ def install(rules: Any, packages: str, out: str, *, root: str = "") -> None:
         install_part(part, os.path.join(packages, part["file"]), tree)
     for path, text in rules["files"]:
         tree.add(PurePosixPath(path), io.BytesIO(text.encode()), runnable=False, origin=row)
-    for wheel in rules["header_wheels"]:
+    for wheel in (*rules["header_wheels"], "nvml_dev"):
         below = f"nvidia/{wheel}/include"
         folders = matches(f"{site}/{below}", root)
-        if not folders and wheel != "*":
+        if not folders and wheel not in OPTIONAL:
             raise missing(rules, f"the headers in `{below}`", "none")
         for headers in folders:
             for name in sorted(set(os.listdir(root + headers)).difference(NOT_HEADERS)):

@@ -846,6 +846,37 @@ def test_each_known_trouble_has_a_code_of_its_own(line, code):
     assert failure.hint
 
 
+def test_a_warning_about_old_type_dispatch_does_not_explain_another_error():
+    printed = [
+        "ops.h:29:19: warning: 'at::DeprecatedTypeProperties& at::Tensor::type() const' is deprecated",
+        "  225 |   DeprecatedTypeProperties & type() const {",
+        'ops.cu(34): error: expression must have class type but it has type "c10::ScalarType"',
+    ]
+    failure = explain_failure("ops", printed, CommandError("x"))
+    assert (failure.findings[0].code, failure.findings[0].where) == ("EB629", "ops.cu:34")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cc1plus: fatal error: ../utils/cloud.cpp: No such file or directory",
+        "ninja: error: '../utils/cloud.cpp', needed by 'build/cloud.o', missing and no known rule to make it",
+    ],
+)
+def test_a_source_beside_the_project_is_said_to_be_outside(line: str):
+    failure = explain_failure("cloud", [line], CommandError("x"))
+    assert failure.findings[0].code == "EB636"
+    assert "`../utils/cloud.cpp` lies outside of the extension's `path`" in failure.message
+    assert "`git` and `commit`" in failure.hint
+
+
+def test_a_build_without_distutils_is_not_told_to_add_a_package_of_that_name():
+    line = "ModuleNotFoundError: No module named 'distutils.core'"
+    failure = explain_failure("numpy 1.22.0", [line], CommandError("x"))
+    assert failure.findings[0].code == "EB621"
+    assert "`python3-distutils` to `apt`" in failure.hint
+
+
 def test_every_row_of_the_table_is_tried_above():
     tried = {code for _, code in TROUBLES}
     assert tried == {row.build.code for row in load_messages() if row.build}
@@ -1083,6 +1114,7 @@ def test_an_extension_without_modules_in_the_cache_does_not_count_as_imported(st
 @pytest.mark.parametrize(
     ("error", "words", "repair"),
     [
+        ("ModuleNotFoundError: No module named 'pkg_resources'", "setuptools has no `pkg_resources` since 82", "write `setuptools<82`"),
         ("ModuleNotFoundError: No module named 'ocnn.nn'", "the package `ocnn.nn` is not there", "add `ocnn` to `packages`"),
         ("ImportError: libgl.so.1: cannot open shared object file: No such file", "the library `libgl.so.1` is not there", "to `apt`"),
         ("ImportError: /x/fused.so: undefined symbol: _Z3foov", "no library that it loads defines `_Z3foov`", "add the missing source"),

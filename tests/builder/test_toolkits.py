@@ -475,6 +475,25 @@ def test_a_program_links_with_a_driver_that_is_not_there(tmp_path: Path, *, is_w
 
 
 @pytest.mark.programs
+def test_nvml_h_of_a_recipes_own_wheel_is_linked_and_gives_the_stub_its_functions(tmp_path: Path) -> None:
+    """Debian's gcc forgets a library that defines nothing, and the module that calls NVML then does not load."""
+    bring(tmp_path, "nvidia/nvml_dev/include/nvml.h")
+    header = tmp_path / "python" / SITE / "nvidia/nvml_dev/include/nvml.h"
+    header.write_text("nvmlReturn_t DECLDIR nvmlInit_v2(void);\n")
+    home = lay_wheel(tmp_path, {"pkg/bin/nvcc": ""})
+    assert (home / "include/nvml.h").is_symlink()
+    module, source = (
+        tmp_path / "module.so",
+        b"int nvmlInit_v2(void); int begin(void) { return nvmlInit_v2(); }",
+    )
+    words = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-lnvidia-ml", "-o", str(module)]
+    env = {"PATH": "/usr/bin:/bin", "LIBRARY_PATH": str(home / "lib64/stubs")}
+    subprocess.run(words, input=source, check=True, env=env)
+    read = subprocess.run(["readelf", "--dynamic", module], check=True, capture_output=True, text=True)
+    assert "[libnvidia-ml.so.1]" in read.stdout
+
+
+@pytest.mark.programs
 def test_a_stub_of_each_processor_is_read_by_its_tools(tmp_path: Path) -> None:
     for processor in PROCESSORS:
         (tmp_path / "libcuda.so").write_bytes(stub("libcuda.so.1", ["cuInit"], processor.elf, 34))

@@ -20,6 +20,7 @@ LOAD = "from torch.utils.cpp_extension import load\nload('ops', ['a.cu'], extra_
     [
         (PROJECT, "setup.py", "flags = ['-O3', '-std=c++14']\n", ["sets `-std=c++14` at ops/setup.py:1, and the headers of torch 2.6.0 need C++17"]),
         (PROJECT, "setup.py", "flags = ['-std=c++17', 'sm_80', 'compute_80']\n", []),
+        (PROJECT, "setup.py", "from distutils.core import Extension\nExtension('a', ['a.cpp'], extra_compile_args=['-std=c++11'])\n", []),
         (PROJECT, "setup.py", "a = 1\nflags = ['-gencode=arch=compute_37,code=sm_37', '-gencode', 'arch=compute_80,code=sm_80']\n",
          ["names GPUs of its own at ops/setup.py:2 (3.7), and is compiled for those of the recipe"]),
         (PROJECT, "setup.py", "import os\nos.environ['TORCH_CUDA_ARCH_LIST'] = '3.7+PTX;8.0;9.0'\n", ["at ops/setup.py:2 (3.7, 9.0)"]),

@@ -234,6 +234,8 @@ def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
     [
         ("nerfacc==0.5.2", "when it is first imported", "extensions: [{name: nerfacc, sdist: nerfacc==0.5.2}]"),
         ("MinkowskiEngine", "for the CPU alone", 'options: ["--force_cuda", "--blas=openblas"]}] and apt: [libopenblas-dev]'),
+        ("deepspeed", "op by op", "in its place, extensions: [{name: deepspeed, sdist: deepspeed==0.19.8, env: {DS_ACCELERATOR: cuda"),
+        ("flashinfer-python==0.6.18", "kernel by kernel", "packages: [flashinfer-cubin==0.6.18, flashinfer-jit-cache==0.6.18], both"),
         ("transformer_engine[pytorch]>=2", "by its part for PyTorch", "and packages: [transformer-engine-cu12==2.20.2]"),
     ],
 )  # fmt: skip
@@ -247,10 +249,11 @@ def test_a_package_that_compiles_later_is_said_with_the_entry_that_compiles_it_n
 
 
 def test_every_entry_that_compiles_a_package_now_is_one_of_a_recipe(tmp_path: Path):
-    for row in load_late().rows:
+    for row in (row for row in load_late().rows if row.entry):
         recipe = make(row.package, tmp_path, wishes(), ())[0].path
         text = recipe.read_text()
-        recipe.write_text(f"{text}\n{row.advice('').partition(' and ')[0]}\n")
+        entry = row.advice("").removeprefix("in its place, ").partition("] and ")[0].removesuffix("]")
+        recipe.write_text(f"{text}\n{entry}]\n")
         assert len(load(recipe).extensions) == 1
 
 
@@ -260,6 +263,14 @@ def test_a_variable_that_names_gpus_gets_those_of_the_recipe(tmp_path: Path, gpu
     read_requirement("natten==0.21.0", "x:1", requests)
     (extension,) = make("mine", tmp_path, requests, ())[0].extensions
     assert (extension.sdist, extension.env) == ("natten==0.21.0", env)
+
+
+def test_the_cuda_of_a_torch_that_gives_way_does_not_choose_for_the_other_one(tmp_path: Path):
+    requests = Requests(gpus=("A100",))
+    read_requirement("torch==1.6.0+cu101", "x:1", requests)
+    requests.pin("pytorch", "==2.6.0", "`--pytorch`")
+    assert made(tmp_path, requests).cuda == "12.4"
+    assert "cuda `==10.1` gives way with it" in [one.message for one in requests.left]
 
 
 def test_a_torchvision_of_another_torch_becomes_the_one_that_fits(tmp_path: Path):

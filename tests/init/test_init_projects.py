@@ -549,6 +549,54 @@ def test_a_build_without_cuda_is_not_told_to_use_it(tmp_path: Path) -> None:
     assert not [one for one in requests.left if "is set" in one.message]
 
 
+@pytest.mark.parametrize(
+    ("needed", "added"), [("", "setuptools<82"), ("setuptools==78.1.1", "setuptools==78.1.1")]
+)
+def test_a_project_that_imports_pkg_resources_gets_a_setuptools_that_has_it(
+    tmp_path: Path, needed: str, added: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{needed}\n")
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops/__init__.py").write_text("from pkg_resources import get_distribution\n")
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [request.text for request in requests.packages.values()] == [added]
+    assert len([left for left in requests.left if "is added" in left.message]) == (not needed)
+
+
+def test_sources_that_a_build_reaches_by_links_are_not_said_to_be_left_out(tmp_path: Path) -> None:
+    for path, text in setup("ops_cuda", "binding/"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "core.cu").write_text("")
+    (tmp_path / "binding/core.cu").symlink_to("../core.cu")
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert list(requests.extensions) == ["ops_cuda"]
+    assert not [left for left in requests.left if "left out" in left.message]
+
+
+def test_a_build_below_the_top_that_needs_no_torch_is_said(tmp_path: Path) -> None:
+    for folder, needed in (
+        ("align", "Cython.Build"),
+        ("ops", "torch.utils.cpp_extension"),
+        ("ops/third", "Cython.Build"),
+    ):
+        (tmp_path / folder).mkdir()
+        lines = [f"from {needed} import *", "from setuptools import Extension, setup"]
+        lines += ["from torch.utils.cpp_extension import CUDAExtension"] if folder == "ops" else []
+        call = "CUDAExtension" if folder == "ops" else "Extension"
+        lines.append(f"setup(name='{folder[:5]}', ext_modules=[{call}('a', ['a.cu'])])")
+        (tmp_path / folder / "setup.py").write_text("\n".join(lines))
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [extension.path for extension in requests.extensions.values()] == [f"{tmp_path}/ops"]
+    (left,) = (left for left in requests.left if "left out" in left.message)
+    assert left.where == f"{tmp_path}/align/setup.py"
+    assert "it builds by Cython" in left.message
+    assert left.hint == "extensions: [{name: align, path: align}]"
+
+
 def test_init_finds_the_extensions_of_the_projects_that_are_built_for_real() -> None:
     """`shapes.yaml` was written by hand, and an end-to-end test builds it."""
     folder = Path(__file__).parents[1] / "e2e/projects"

@@ -210,9 +210,45 @@ def test_lock_says_which_build_would_download_a_wheel(
     means = make_means(tmp_path, Sources(debian=(), indexes=(), folders=(tmp_path / "base",)))
     with caplog.at_level(logging.WARNING):
         say_gaps(read_distributions(recipe, lock_extensions(recipe, means, old=None), means))
-    told = "the build of the extension `dw` downloads a wheel, and a build has no network: "
-    told += 'set `env: {MAMBA_FORCE_BUILD: "TRUE"}`'
+    (line,) = (at for at, text in enumerate(code.splitlines(), start=1) if "getenv" in text)
+    told = f"setup.py:{line} of the extension `dw` asks for "
+    told += (
+        '`env: {MAMBA_FORCE_BUILD: "TRUE"}`: without it, the build looks for a compiled wheel on the network'
+    )
     assert caplog.messages == ([] if is_set else [told])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "form", "settings"),
+    [
+        (("A100",), "sdist", ('env: {DW_WITH_CUDA: "1"}', 'env: {NATTEN_CUDA_ARCH: "8.0"}', 'options: ["--cpp_ext"]')),
+        ((), "sdist", ('options: ["--cpp_ext"]',)),
+        (("A100",), "path", ()),
+    ],
+)  # fmt: skip
+def test_lock_says_what_a_project_that_it_fetched_compiles_by(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    gpus: tuple[str, ...],
+    form: str,
+    settings: tuple[str, ...],
+) -> None:
+    code = (
+        COMPILING
+        + 'import os, sys\nos.getenv("DW_WITH_CUDA"), os.getenv("NATTEN_CUDA_ARCH"), os.getenv("DW_EXT", "0")\n'
+    )
+    code += '"--cpp_ext" in sys.argv\n'
+    (tmp_path / "dw").mkdir()
+    (tmp_path / "dw/setup.py").write_text(code)
+    write_sdist(tmp_path / "base", "dw", "1.0", {"setup.py": code})
+    path, sdist = ("dw", "") if form == "path" else ("", "dw==1.0")
+    extension = Extension(name="dw", path=path, sdist=sdist, env=(("DW_EXT", "0"),))
+    recipe = make_recipe(tmp_path, gpus=gpus, extensions=(extension,))
+    means = make_means(tmp_path, Sources(debian=(), indexes=(), folders=(tmp_path / "base",)))
+    with caplog.at_level(logging.WARNING):
+        say_gaps(read_distributions(recipe, lock_extensions(recipe, means, old=None), means))
+    asked = [message for message in caplog.messages if "asks for" in message]
+    assert [message.split("`")[3] for message in asked] == list(settings)
 
 
 @pytest.mark.programs

@@ -190,19 +190,19 @@ load_switches = reader("switches.yaml", Switch, key="variable", order=lambda row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatePackage:
-    """A package whose CUDA code is compiled too late, and the entry of `extensions` that compiles it in the build."""
+    """A package whose CUDA code is compiled too late, and the entry or packages by which an environment has it compiled."""
 
     package: Line
     newest: Line
     when: Line
-    entry: Line
+    entry: Line = ""
     also: Line = ""
     source: Sources
 
     def advice(self, version: str) -> str:
         """Return what to write into a recipe."""
-        entry = f"extensions: [{self.entry}]" + (f" and {self.also}" if self.also else "")
-        return entry.replace("VERSION", version or self.newest)
+        entry = f"in its place, extensions: [{self.entry}]" if self.entry else ""
+        return " and ".join(filter(None, (entry, self.also))).replace("VERSION", version or self.newest)
 
 
 load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (row.package,))

@@ -20,8 +20,9 @@ from typing import IO, Final
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envbuilder.compat.gates import find_gates
+from envbuilder.compat.gates import Gate, find_gates
 from envbuilder.compat.python_code import PythonCode, parse_code
+from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.core.archive import DAMAGED_TAR, DAMAGED_ZIP, BoundedTar, BoundedZip
 from envbuilder.core.beneath import TEXT_LIMIT
 from envbuilder.core.budget import ARCHIVE_SPARE, MEMBER, most_unpacked, need_within, read_within, read_xz
@@ -51,7 +52,7 @@ class ProjectMetadata:
     version: str = ""
     requires: tuple[str, ...] | None = None
     lacking: tuple[str, ...] = ()  # sources that its setup.py compiles and its archive does not hold
-    unset: tuple[str, ...] = ()  # what its `env` has to set, or its build downloads a wheel
+    unset: tuple[Gate, ...] = ()  # what its setup.py compiles by, and the recipe does not set
 
     @property
     def pin(self) -> str:
@@ -101,17 +102,21 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     named = code.sources() if archive and code and not extension.patch else ()
     lacking = tuple(name for name in named if name not in files)
     distribution = read_distribution(extension.name, files)
-    return replace(distribution, lacking=lacking, unset=_unset(extension, code))
+    return replace(distribution, lacking=lacking, unset=_unset(recipe, extension, code))
 
 
 def _setup(files: Mapping[str, bytes]) -> PythonCode | None:
     return parse_code(files.get("setup.py", b"").decode(errors="replace"), Path("setup.py"))
 
 
-def _unset(extension: LockedExtension, code: PythonCode | None) -> tuple[str, ...]:
-    gates = find_gates(code) if code else ()
+def _unset(recipe: Recipe, extension: LockedExtension, code: PythonCode | None) -> tuple[Gate, ...]:
+    """Return what the recipe does not set. Of a folder, which `init` has read, it is only what makes the build fail."""
+    gates = find_gates(code, capabilities(recipe.gpus, load_gpus().rows)) if code else ()
     given = {*dict(extension.env), *extension.options}
-    return tuple(gate.setting for gate in gates if gate.effect == "compile" and gate.name not in given)
+    effects = {"compile"}
+    if extension.archive:
+        effects |= {"code", "cuda", "architectures"} if recipe.gpus else {"code"}
+    return tuple(gate for gate in gates if gate.effect in effects and gate.name not in given)
 
 
 def read_distribution(extension: str, files: Mapping[str, bytes]) -> ProjectMetadata:
@@ -213,13 +218,11 @@ def _version(text: str) -> str:
 
 
 def say_gaps(distributions: Sequence[ProjectMetadata]) -> None:
-    """Say which extensions compute what they require, lack sources that they compile, or would download a wheel."""
+    """Say which extensions compute what they require, lack sources, or leave code out unless the recipe says otherwise."""
     for project in distributions:
-        if project.unset:
-            message = (
-                "the build of the extension `%s` downloads a wheel, and a build has no network: set `%s`"
-            )
-            log.warning(message, project.extension, ", ".join(project.unset))
+        for gate in project.unset:
+            message = "setup.py:%d of the extension `%s` asks for `%s`: %s"
+            log.warning(message, gate.line, project.extension, gate.setting, gate.reason)
         if project.lacking:
             message = "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: take another version, or name `git` and `commit`"
             log.warning(message, project.extension, "`, `".join(project.lacking))
