@@ -11,7 +11,6 @@ import pytest
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.recipe.load import load
 from envbuilder.verify.compare import BUILDER_ADDS, sif_manifest
 from tests.support.registries import push, registry
 from tests.support.rendered import build_dockerfile, make_base, need_equal, vendor
@@ -116,21 +115,6 @@ def toolkit() -> Iterator[Built]:
         tools = load_lock(ROOT / "recipes/gh200.lock").tools
         assert tools
         save_text(recipe.with_suffix(".lock"), lock_text(replace(lock, toolkit=tools.toolkit)))
-        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
-
-
-@pytest.fixture(scope="module")
-def added() -> Iterator[Built]:
-    """An environment that adds a package to another one."""
-    with open_folder() as folder:
-        _, lock = make_tiny(folder / "recipes")
-        recipe = folder / "recipes/added.yaml"
-        save_text(recipe, "extends: tiny\nadd: [jinja2]\n")
-        wheels = load_lock(ROOT / "recipes/cpu.lock").wheels
-        more = tuple(wheel for wheel in wheels if wheel.name == "jinja2")
-        save_text(
-            recipe.with_suffix(".lock"), lock_text(replace(lock, recipe=load(recipe).digest, added=more))
-        )
         yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 

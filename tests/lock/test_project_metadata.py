@@ -16,7 +16,7 @@ from envbuilder.lock.resolve.project_metadata import (
     read_distributions,
     say_gaps,
 )
-from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
+from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.extension import Extension
 from envbuilder.sources.names import Sources
 from tests.support.locks import make_artifact, make_means, make_recipe, make_task
@@ -213,12 +213,3 @@ def test_lock_says_which_build_would_download_a_wheel(
     told = "the build of the extension `dw` downloads a wheel, and a build has no network: "
     told += 'set `env: {MAMBA_FORCE_BUILD: "TRUE"}`'
     assert caplog.messages == ([] if is_set else [told])
-
-
-@pytest.mark.programs
-def test_what_an_extension_on_top_requires_is_added(tmp_path: Path, sources: Sources) -> None:
-    recipe = make_recipe(tmp_path, parent=tmp_path / "below.yaml")
-    own = ProjectMetadata(extension="mine", name="mine", requires=("dw-conv",))
-    torch = make_artifact("torch", "2.13.0+cpu")
-    found = resolve_added(make_task(recipe, make_means(tmp_path, sources)), below=(torch,), extensions=(own,))  # fmt: skip
-    assert [one.name for one in found.artifacts] == ["dw-conv"]
