@@ -1,34 +1,58 @@
 """Lock and build a recipe that was written just now, for `add` and `init --try`."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from envbuilder.builder.batch import BuildResult, Outcome
 from envbuilder.builder.context import BuildContext, RunnerChoice
 from envbuilder.builder.pipeline import build_recipe, resolve_context
-from envbuilder.core.cache import save_text
+from envbuilder.core.cache import save_bytes
 from envbuilder.core.errors import EnvbuilderError
-from envbuilder.lock.on_top import text_on_top
+from envbuilder.lock.file import lock_path
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.recipe.load import new_path
+from envbuilder.recipe.load import load
 
 
-def build_on_top(
-    parent: Path, packages: Sequence[str], name: str, context: BuildContext, *, output: Path, load: bool
-) -> tuple[Path, BuildResult]:
-    """Write the recipe `name` that adds packages to its parent, lock it and build it. One that cannot be locked is removed."""
-    text = text_on_top(parent.stem, packages, context.runner)
-    path = new_path(name, parent.parent, text)
-    save_text(path, text)
+def build_edited(
+    path: Path, text: str, names: Sequence[str], context: BuildContext, *, output: Path, load_image: bool
+) -> tuple[tuple[str, ...], tuple[BuildResult, ...]]:
+    """Write the text of a recipe, then lock and build it and its variants, which are `names`. Returns the changes of the locks.
+
+    If one of them fails, recipe and locks are again what they were.
+    """
+    locks = [lock_path(load(Path(name))) for name in names]
+    with _restored_on_failure((path, *locks), context):
+        save_bytes(path, text.encode(), mode=path.stat().st_mode & 0o777)
+        changes = [line for name in names for line in _lock(Path(name), context)]
+        results = [_build(Path(name), context, output, load=load_image) for name in names]
+    return tuple(changes), tuple(results)
+
+
+@contextlib.contextmanager
+def _restored_on_failure(files: Sequence[Path], context: BuildContext) -> Iterator[None]:
+    """Write files again as they were if the block fails or is interrupted, and remove those that were not there."""
+    before = {file: (file.read_bytes(), file.stat().st_mode & 0o777) for file in files if file.exists()}
+
+    def restore() -> None:
+        for file in files:
+            if file in before:
+                content, mode = before[file]
+                save_bytes(file, content, mode=mode)
+            else:
+                file.unlink(missing_ok=True)
+
+    context.when_interrupted.append(restore)
     try:
-        _lock(path, context)
-    except EnvbuilderError:
-        path.unlink()
+        yield
+    except BaseException:
+        restore()
         raise
-    return path, _build(path, context, output, load=load)
+    finally:
+        context.when_interrupted.remove(restore)
 
 
 def try_recipe(path: Path, context: BuildContext, output: Path) -> tuple[str, tuple[str, ...], Outcome]:
@@ -50,8 +74,8 @@ def try_recipe(path: Path, context: BuildContext, output: Path) -> tuple[str, tu
     return reached, tuple(lines), Outcome(name=str(path), seconds=0, error=error)
 
 
-def _lock(path: Path, context: BuildContext) -> None:
-    lock_recipe(
+def _lock(path: Path, context: BuildContext) -> tuple[str, ...]:
+    return lock_recipe(
         str(path), context.recipes, resolve_context(context, offline=False), context.console,
         options=LockOptions(today=datetime.now(UTC).date()), save=True,
     )  # fmt: skip

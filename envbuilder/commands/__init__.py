@@ -17,7 +17,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "check": "Report everything in the recipe that cannot work",
         "lock": "Resolve a recipe into its lock",
         "build": "Build image and SIF from the lock",
-        "add": "Add packages to an environment in one more layer",
+        "add": "Add packages to a recipe, lock it and build it",
         "render": "Print the whole build as text",
         "cache": "Show what the cache holds, or free its space",
     },

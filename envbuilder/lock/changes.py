@@ -53,7 +53,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 
 def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
     """Return the differences: the lock's own keys, its base, its packages, its extensions."""
-    parts = ((lock.debs, lock.interpreters, lock.toolkit, lock.wheels, lock.added) for lock in (old, new))
+    parts = ((lock.debs, lock.interpreters, lock.toolkit, lock.wheels) for lock in (old, new))
     return (
         *changes(_keys(old), _keys(new)),
         *_diff_bases(old.base, new.base),
@@ -67,7 +67,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
 def locked_packages(lock: Lock) -> dict[str, str]:
     """Return each package, extension and source of a lock with its version and file, as `diff` compares them."""
     rows = {package.name: _describe(package) for package in (*lock.debs, *lock.interpreters, *lock.toolkit)}
-    rows |= {f"python {package.name}": _describe(package) for package in (*lock.wheels, *lock.added)}
+    rows |= {f"python {package.name}": _describe(package) for package in lock.wheels}
     for extension in lock.extensions:
         archive, label = extension.archive, f"extension {extension.name}"
         rows[label] = _describe(archive) if archive else f"{len(extension.files)} files"
@@ -94,7 +94,7 @@ def check_fresh(
                 reasons.append(f"the recipe changed in {names}, which decide {_DECIDED[part]}")
         reasons += _changed_extensions(recipe, lock)
         if not reasons:
-            rest = "`gpus`, `platform`, `env`, `nccl`, `run`, `add` or the order of its extensions"
+            rest = "`gpus`, `platform`, `env`, `nccl`, `run` or the order of its extensions"
             reasons.append(f"the recipe changed in {rest}")
     locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
     differences = changes(locked, files)

@@ -81,11 +81,9 @@ def examine_recipe(name: str, host: Path | None, recipes: Path, store: Store, ru
 def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that cannot be used."""
     path = lock_path(recipe)
-    above = ((recipe.parent.with_suffix(".lock"), str(recipe.parent)),) if recipe.parent else ()
     try:
-        for file, typed in ((path, name), *above):
-            if file.exists():
-                load_lock(file, recipe=typed)
+        if path.exists():
+            load_lock(path, recipe=name)
     except LockError as error:
         error.findings = (*before, *error.findings)
         raise

@@ -32,11 +32,10 @@ from envbuilder.core.places import (
 )
 from envbuilder.core.plain import pasted
 from envbuilder.core.text.redact import has_credentials, redacted
-from envbuilder.lock.changes import check_fresh, diff_locks
+from envbuilder.lock.changes import check_fresh
 from envbuilder.lock.model import Artifacts, Lock, LockCode, LockedBase, SourceFile
 from envbuilder.lock.source_files import digest_source, own_files, reasons, source_digests
 from envbuilder.recipe.extension import Form
-from envbuilder.recipe.load import load
 from envbuilder.recipe.model import SUFFIX, Recipe
 
 VERSION: Final = 1  # another version is refused
@@ -269,14 +268,6 @@ def load_fresh(recipe: Recipe, name: str) -> Lock:
     path = lock_path(recipe)
     lock = load_lock(path, recipe=name)
     stale = check_fresh(recipe, lock, source_digests(own_files(recipe)), lambda: reasons(recipe, lock))
-    if recipe.parent and not stale:
-        below = load_parent(recipe)
-        added = {package.name for package in lock.added}
-        same = replace(
-            lock, recipe=below.recipe, extensions=lock.extensions[: len(below.extensions)], added=(),
-            builds=tuple(build for build in lock.builds if build.name not in added),
-        )  # fmt: skip
-        stale = tuple(f"`{recipe.parent.stem}` changed: {change}" for change in diff_locks(same, below))
     if stale:
         raise LockError(
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
@@ -291,12 +282,6 @@ def stale_warning(error: LockError, where: str, code: CodeEnum = LockCode.STALE,
         raise error
     message = prefix + " ".join(error.message.split())
     return Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=error.hint)
-
-
-def load_parent(recipe: Recipe) -> Lock:
-    """Return the lock of the recipe that this one adds to. Raises LockError if it is missing or stale."""
-    assert recipe.parent, "only a recipe with `add` has one"
-    return load_fresh(load(recipe.parent), str(recipe.parent))
 
 
 def changed_sources(lock: Lock, folder: Path) -> tuple[str, ...]:

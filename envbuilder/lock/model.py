@@ -232,8 +232,7 @@ class Lock:
     base: LockedBase | None = None
     # The standalone Python; None if the suite or the image has the recipe's.
     interpreter: Annotated[Artifact, FieldRule(_check_kind("archive"))] | None = None
-    added: Packages = ()  # of a recipe with `add`: its own layer; all else is its parent's
-    # Of the sdists in `wheels` and `added` whose build needs packages.
+    # Of the sdists in `wheels` whose build needs packages.
     builds: Annotated[tuple[LockedBuild, ...], FieldRule(_check_order("name"))] = ()
     tools: Tools | None = None  # None for x86-64
 
@@ -252,7 +251,7 @@ def lock_artifacts(lock: Lock) -> Artifacts:
     """Return every file that a build from this lock fetches, or packs from a git repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (
-        *lock.debs, *lock.interpreters, *lock.toolkit, *lock.wheels, *lock.added,
+        *lock.debs, *lock.interpreters, *lock.toolkit, *lock.wheels,
         *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels), *archives,
         *(lock.tools.artifacts if lock.tools else ()), *(blobs(lock.base) if lock.base else ()),
     )  # fmt: skip

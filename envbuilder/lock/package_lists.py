@@ -109,7 +109,7 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner, name: str = "NA
     release = next((folder / "lists").glob(place), None) if has_lists else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
     if dated is None:
-        bring = f"`{_update(recipe, name)}` brings them"
+        bring = f"`envbuilder lock {pasted(name)} --upgrade --security` brings them"
         return f"without package lists of {row.suite} in the cache: {bring}"
     try:
         newer = security_updates(folder, lock.debs, runner)
@@ -131,13 +131,8 @@ def missed_finding(recipe: Recipe, missed: MissedUpdates, name: str) -> Finding:
     return Finding(
         code=PackageCode.MISSED, severity=Severity.WARNING, where=str(lock_path(recipe)),
         message=f"the lock lacks {count}, {since}",
-        hint=f"`{_update(recipe, name)}` takes them, and of the others only what they require",
+        hint=f"`envbuilder lock {pasted(name)} --upgrade --security` takes them, and of the others only what they require",
     )  # fmt: skip
-
-
-def _update(recipe: Recipe, name: str) -> str:
-    """Return the command that takes security updates: a recipe with `add` has those of its parent."""
-    return f"envbuilder lock {pasted(str(recipe.parent or name))} --upgrade --security"
 
 
 def _suite(recipe: Recipe, base: Base | None) -> Distribution | None:

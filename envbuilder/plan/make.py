@@ -38,7 +38,6 @@ from envbuilder.plan.model import (
     SITE_PACKAGES,
     SYSTEM_PATH,
     TITLE,
-    AddedStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -192,7 +191,6 @@ def make(
         *others,
         *((ExtensionsStep(architectures=architectures, extensions=lock.extensions),) if lock.extensions else ()),
         StartStep(python=recipe.python, files=tuple(sorted(start))),
-        *((packages(AddedStep, lock.added),) if lock.added else ()),
     )  # fmt: skip
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=steps, tools=lock.tools)
     has_cuda = bool(toolkit or (inside and inside.toolkit(recipe.cuda)))

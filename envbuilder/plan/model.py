@@ -162,7 +162,7 @@ class PythonStep:
         spec = {
             "requirements": pins,
             "platform": plan.processor.uv_platform(NEWEST_MANYLINUX) if plan.tools else "",
-            "on_top": isinstance(self, WheelStep | AddedStep),
+            "on_top": isinstance(self, WheelStep),
         }
         return Program(
             name=self.name, files=("wheels.py", "byte_code.py"), interpreter=self.program, root=(OsStep.name, InterpreterStep.name),
@@ -311,13 +311,6 @@ class RuntimeStep:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddedStep(PythonStep):
-    """The packages of `add`, in the folders of the Python environment."""
-
-    name: ClassVar = "added"
-
-
 ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = ProgramStep | RuntimeStep
@@ -452,19 +445,13 @@ class Plan:
 
     @property
     def environment(self) -> tuple[PythonStep, ...]:
-        """Return the steps of the Python environment, without added packages."""
-        return tuple(
-            step for step in self.steps if isinstance(step, PythonStep) and not isinstance(step, AddedStep)
-        )
+        """Return the steps of the Python environment."""
+        return tuple(step for step in self.steps if isinstance(step, PythonStep))
 
     @property
     def wheels(self) -> tuple[Artifact, ...]:
-        """Return all packages of the Python environment, without added ones."""
+        """Return all packages of the Python environment."""
         return tuple(package for step in self.environment for package in step.artifacts)
-
-    @property
-    def added(self) -> AddedStep | None:
-        return next((step for step in self.steps if isinstance(step, AddedStep)), None)
 
     @property
     def cuda(self) -> CudaStep | None:

@@ -25,7 +25,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
-from envbuilder.recipe.matrix import GPUS, KEY, MARK, choose_variant, file_of, read_variants
+from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
@@ -35,13 +35,11 @@ _UNSEEN: Final = frozenset({FormCode.UNREADABLE, FormCode.SYNTAX, RecipeCode.EXT
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
 _OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE)
-ADD: Final = "add"
 # A recipe file without any of these is one environment.
 _MANY: Final = re.compile(rf"{KEY}:|extends:|\b(?:{'|'.join(AARCH64.gpus)})\b")
 _AS_WRITTEN: Final = (
     "summary", "gpus", "platform", "python", "cuda", "gcc", "libxcrypt", "apt", "security", "extensions", "env", "tests", "run",
 )  # fmt: skip
-_WITH_ADD: Final = (ADD, "extensions", "env", "tests", "summary")  # all other keys stay the parent's
 # What a value of the key usually looks like: narrower than its shape, so that it tells the keys apart.
 _USUAL: Final = {
     "base": r"[a-z]+/[a-z0-9.]+",
@@ -237,9 +235,6 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> PlacedNod
     check_credentials(node, mistakes)
     parent = node.get("extends")
     if parent is None:
-        if added := node.get(ADD):
-            hint = "`extends` names the recipe to add to; without one, write `packages`"
-            mistakes.at(added, RecipeCode.PAIR, f"`{ADD}` needs `extends`", hint=hint)
         return node
     del node.value["extends"]
     name: str | None = read_node(_EXTENDS, parent, mistakes)
@@ -259,28 +254,9 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> PlacedNod
     base = _load_merged(file, mistakes, files)
     if base is None:
         return node
-    if node.get(ADD) or base.get(ADD):
-        _check_added(node, base, parent, mistakes)
     if isinstance(base.value, Map):
         base.value.pop(KEY, None)
     return replace(node, value=_merge(base.value, node.value))
-
-
-def _check_added(node: PlacedNode, base: PlacedNode, parent: PlacedNode, mistakes: Mistakes) -> None:
-    """Report what does not fit a recipe with `add`: keys that change its parent's layers, or another kind of parent."""
-    for key in (ADD, KEY if base.get(KEY) else GPUS if read_variants(base, Mistakes()) else ""):
-        if base.get(key):
-            several = " for several processors" if key == GPUS else ""
-            message = f"`{parent.value}` has `{key}`{several}, so no layer is put on top of it"
-            hint = "list its packages under your own `add`" if key == ADD else "extend a recipe without it"
-            mistakes.at(parent, RecipeCode.EXTENDS, message, hint=hint)
-    for key in node.value:
-        if key not in _WITH_ADD and node.get(ADD):
-            layers = f"the layers of `{parent.value}`, which a recipe with `{ADD}` keeps"
-            others = ", ".join(f"`{other}`" for other in _WITH_ADD[1:])
-            hint = f"beside `{ADD}`, write only {others}; or `packages` instead of `{ADD}`"
-            place = node.inner[key].key_where
-            mistakes.add(RecipeCode.PAIR, place, f"`{key}` would change {layers}", hint=hint)
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -329,7 +305,7 @@ def _respelled(root: PlacedNode) -> PlacedNode:
 
 
 def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str) -> Recipe:
-    packages, added = tuple(_packages("packages", file, root)), _packages(ADD, file, root)
+    packages = tuple(_packages(file, root))
     path, lists = files[0], _lists(file)
     bounds = (text for requirements in lists for text, _ in requirements.constraints)
     named = (path for requirements in lists for path in requirements.files)
@@ -346,8 +322,6 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
-        parent=files[1] if root.get(ADD) else None,
-        add=tuple(dict.fromkeys(text for text, _ in added)),
         files=tuple(dict.fromkeys((*files, *named, *keys))),
         places=tuple(_places(root, packages)),
         notes=tuple(_notes(file, root)),
@@ -355,7 +329,7 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
 
 
 def _lists(file: RecipeFile) -> tuple[Requirements, ...]:
-    return tuple(entry for entry in (*file.packages, *file.add) if isinstance(entry, Requirements))
+    return tuple(entry for entry in file.packages if isinstance(entry, Requirements))
 
 
 def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
@@ -381,10 +355,10 @@ def _notes(file: RecipeFile, root: PlacedNode) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _packages(key: str, file: RecipeFile, root: PlacedNode) -> Iterator[tuple[str, str]]:
-    """Yield each requirement of the key with its place."""
-    node, entries = root.get(key), getattr(file, key)
-    for item, entry in zip(node.inner.values() if node else (), entries, strict=True):
+def _packages(file: RecipeFile, root: PlacedNode) -> Iterator[tuple[str, str]]:
+    """Yield each requirement of `packages` with its place."""
+    node = root.get("packages")
+    for item, entry in zip(node.inner.values() if node else (), file.packages, strict=True):
         yield from ((entry, item.where),) if isinstance(entry, str) else entry.packages
 
 

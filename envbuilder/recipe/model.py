@@ -180,8 +180,6 @@ class RecipeFile:
     """The command that `docker run` and `apptainer run` start with their arguments; without it, they start what is named."""
     extends: Annotated[str, SHAPES["extends"]] = ""
     """Another recipe in this folder: maps merge, lists append. Its `matrix` stays with it."""
-    add: Packages = ()
-    """Requirements as in `packages`, in a layer of their own on top of the recipe that `extends` names, whose lock stays as it is."""
     matrix: Matrix = Matrix()
     """Values of other keys: each combination is an environment of its own, such as a100@torch2.6.0."""
 
@@ -230,8 +228,6 @@ class Recipe:
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
     tests: tuple[str, ...] = ()  # commands that run in image and SIF after a build
     run: str = ""
-    parent: Path | None = None  # the file of the recipe that a recipe with `add` stands on
-    add: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
     places: tuple[tuple[str, str], ...] = ()  # `$.cuda` → `recipes/a100.yaml:4:7`
     notes: tuple[Finding, ...] = ()  # lines of requirements files that the recipe decides otherwise
@@ -265,8 +261,6 @@ class Recipe:
             value["security"] = False
         if self.run:
             value["run"] = self.run
-        if self.parent:
-            value["add"] = self.add
         bounds: dict[str, object] = {"constraints": self.constraints} if self.constraints else {}
         if self.hashes:
             bounds["hashes"] = [(hashed.requirement, *hashed.sha256) for hashed in self.hashes]

@@ -102,6 +102,6 @@ def need_ipykernel(typed: str, outputs: Outputs, sbom: str) -> None:
     if not any(package["name"] == NEEDED for package in json.loads(sbom)["packages"]):
         raise UsageError(
             f"the environment `{name}` has no `{NEEDED}`, which a Jupyter kernel needs",
-            hint=f"`envbuilder add {pasted(name)} {NEEDED} --as {pasted(name)}-notebook` puts it into a layer on top, "
-            f"and `envbuilder kernel {pasted(name)}-notebook` makes the kernel",
+            hint=f"`envbuilder add {pasted(name)} {NEEDED}` puts it into the recipe and builds it; "
+            f"then `envbuilder kernel {pasted(name)}` makes the kernel",
         )

@@ -55,7 +55,6 @@ KEYS = {
     "tests": (("env:", "tests: [python -V]\nenv:"), TESTED),
     "summary": (("env:", "summary: words\nenv:"), LISTED),
     "extends": (("env:", "extends: below\nenv:"), LOCKED),
-    "add": ((RECIPE, "extends: below\nadd: [numpy]\n"), REFUSED),
     "matrix": (("env:", "matrix: {gcc: ['12', '11']}\nenv:"), REFUSED),
 }  # fmt: skip
 OPTIONS = {

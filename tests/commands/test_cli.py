@@ -410,29 +410,6 @@ def test_a_recipe_without_a_lock_is_exit_4_and_the_hint_is_a_line_to_paste(
         assert f"hint: `envbuilder lock {typed}` makes it" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "said"),
-    [
-        ('extends: good\nadd:\n  - "einops"\n', 4, "there is no lock"),  # goes on, to what lacks here
-        ('extends: good\nadd:\n  - "rich"\n', 2, "is there, and nothing is overwritten"),
-    ],
-)
-def test_an_interrupted_add_goes_on_with_its_own_recipe_and_no_other(
-    call: Call, folder: Path, text: str, code: int, said: str
-):
-    (folder / "mine.yaml").write_text(text)
-    answer = call("add", "good", "einops", "--as", "mine", "--recipes", folder)
-    assert answer.code == code
-    assert said in answer.err
-
-
-def test_a_second_layer_is_refused_with_the_command_for_one(call: Call, folder: Path):
-    (folder / "mine.yaml").write_text("extends: good\nadd: [einops, 'rich>=13']\n")
-    answer = call("add", "mine", "tqdm", "--as", "more", "--recipes", folder)
-    assert answer.code == 2
-    assert answer.err.endswith("hint: envbuilder add good einops 'rich>=13' tqdm --as more\n")
-
-
 def test_what_cannot_be_compared_names_the_recipe_that_was_meant(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -112,7 +112,7 @@ def test_init_writes_and_shows_no_password(tmp_path: Path, call: Call, monkeypat
     assert "credential helper" in shown or name == "x.def"
 
 
-@pytest.mark.parametrize("words", [("init", "made", "--gpu", "none", "--from"), ("add", "x", "--as", "made")])
+@pytest.mark.parametrize("words", [("init", "made", "--gpu", "none", "--from"), ("add", "x")])
 def test_an_address_with_a_password_is_refused_before_git_gets_it(
     tmp_path: Path, call: Call, monkeypatch, words
 ):

@@ -23,7 +23,6 @@ COMMANDS = (
     ("build", "cpu", "--dry-run"),
     ("render", "cpu"),
     ("show", "cpu", "--extensions"),
-    ("add", "cpu", "pyyaml", "--as", "more"),
     ("diff", "cpu.yaml", "whole.lock"),
     ("detect", "--recipe", "cpu"),
     ("devcontainer", "cpu", "--artifacts", "project"),
@@ -56,12 +55,6 @@ def test_a_command_names_the_entry_and_the_repair(call: Call, recipes: Path, wor
     assert "`git checkout " in answer.err
     assert re.search(r"`envbuilder lock \S*cpu(\.yaml)?` repairs it", answer.err)
     assert sorted(recipes.iterdir()) == before
-
-
-def test_check_names_the_edited_lock_below_a_recipe_that_adds(call: Call, recipes: Path):
-    (recipes / "more.yaml").write_text("extends: cpu\nadd: [pyyaml]\n")
-    answer = call("check", "more", "--recipes", recipes)
-    assert (answer.code, "cpu.lock:" in answer.err) == (4, True)
 
 
 def test_a_lock_that_cannot_be_read_hides_no_warning_and_is_not_said_to_be_absent(call: Call, recipes: Path):

@@ -4,8 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ import pytest
 from envbuilder import cli
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
-from envbuilder.lock.package_lists import MissedUpdates, missed_finding
-from envbuilder.recipe.load import load
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
 from tests.support.package_sources import MOVED, SECURITY, write_index, write_wheel
@@ -276,14 +273,6 @@ def test_a_security_upgrade_is_told_by_check_and_taken_by_lock(place: Place, pat
     assert lacking() == []
 
 
-def test_a_recipe_that_adds_gets_its_security_updates_by_its_parent(place: Place):
-    recipe = replace(load(place.path), parent=Path("below.yaml"))
-    missed = MissedUpdates(updates=("a 1 → 2",), published=date(2026, 1, 1), read=date(2026, 1, 2))
-    command = "`envbuilder lock {} --upgrade --security`"
-    assert command.format("below.yaml") in missed_finding(recipe, missed, "child").hint
-    assert command.format("dir/y.yaml") in missed_finding(load(place.path), missed, "dir/y.yaml").hint
-
-
 def test_nothing_is_said_of_security_where_nothing_is_known(place: Place, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "empty"))
     code, out, _ = place.run("check", place.path, "--json")
@@ -400,3 +389,23 @@ def test_an_upgrade_replaces_a_lock_that_nothing_can_be_read_of(place: Place):
     assert (code, "--upgrade` chooses every version anew" in err) == (4, True)
     assert place.run("lock", place.path, "--upgrade")[0] == 0
     assert place.versions()["make"] == "4.4"
+
+
+def test_add_of_a_package_that_no_index_has_leaves_recipe_and_lock_as_they_were(place: Place):
+    before = place.path.read_bytes(), place.file.read_bytes()
+    code, _, err = place.run("add", place.path, "nowhere>=1", "--no-load")
+    assert (code, "no package index knows `nowhere`" in err) == (3, True)
+    assert (place.path.read_bytes(), place.file.read_bytes()) == before
+
+
+def test_add_removes_the_lock_of_a_recipe_that_had_none_and_cannot_be_built(place: Place):
+    """The packages of this world are no .debs, so a build fails after the lock is made."""
+    place.file.unlink()
+    place.path.chmod(0o640)
+    before = place.path.read_bytes()
+    code, _, err = place.run(
+        "add", place.path, "filelock", "--no-load", "--output", place.path.parent / "out"
+    )
+    assert (code, "filelock" in err) == (6, False), err
+    assert (place.path.read_bytes(), place.path.stat().st_mode & 0o777) == (before, 0o640)
+    assert not place.file.exists()

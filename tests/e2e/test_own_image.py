@@ -45,7 +45,8 @@ def envbuilder() -> Iterator[Own]:
         )
         more = f"run: envbuilder\npackages:\n{pins}"
         base, lock = make_tiny(folder / "base", "base", (), pytorch="none", more=more)
-        save_text(base.with_suffix(".lock"), lock_text(replace(lock, wheels=wheels)))
+        debs = load_lock(ROOT / "recipes/cpu.lock").debs  # all that `lock` asks for
+        save_text(base.with_suffix(".lock"), lock_text(replace(lock, debs=debs, wheels=wheels)))
         run(ROOT / "scripts/image", "--base", base, folder / "out")
         recipe, _ = make_tiny(folder / "recipe")
         yield Own(folder / "out/envbuilder.sif", recipe)

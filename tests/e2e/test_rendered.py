@@ -43,7 +43,7 @@ from tests.support.workbench import (
 )
 
 pytestmark = pytest.mark.builds
-SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "added", "on_image")
+SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "on_image")
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map
 
 
@@ -177,21 +177,6 @@ def apt() -> Iterator[Built]:
         context.fetcher.fetch(lock.toolkit)
         save_text(path.with_suffix(".lock"), lock_text(lock))
         yield build(str(path), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
-
-
-@pytest.fixture(scope="module")
-def added() -> Iterator[Built]:
-    """An environment that adds a package to another one."""
-    with open_folder() as folder:
-        _, lock = make_tiny(folder / "recipes")
-        recipe = folder / "recipes/added.yaml"
-        save_text(recipe, "extends: tiny\nadd: [jinja2]\n")
-        wheels = load_lock(ROOT / "recipes/cpu.lock").wheels
-        more = tuple(wheel for wheel in wheels if wheel.name == "jinja2")
-        save_text(
-            recipe.with_suffix(".lock"), lock_text(replace(lock, recipe=load(recipe).digest, added=more))
-        )
-        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 
 @pytest.fixture(scope="module")

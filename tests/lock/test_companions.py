@@ -8,7 +8,7 @@ import pytest
 
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
+from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import Sources
 from tests.support.locks import lock_as_of, make_artifact, make_lock, make_means, make_recipe, make_task
@@ -101,14 +101,6 @@ def test_a_companion_that_its_index_lacks_is_refused(
         f"torchvision 0.28.0+cpu was expected, and {mirror}cpu/ does not have it"
     )
     assert "ENVBUILDER_PYTORCH_INDEX" in caught.value.hint
-
-
-def test_what_is_added_is_of_the_build_of_torch(tmp_path: Path, sources: Sources) -> None:
-    parent = make_recipe(tmp_path)
-    below = tuple(locked(replace(parent, packages=()), tmp_path, sources).values())
-    recipe = replace(parent, parent=tmp_path / "parent.yaml", packages=(), add=("torchvision",))
-    found = resolve_added(make_task(recipe, make_means(tmp_path, sources)), below=below)
-    assert [(one.name, one.version) for one in found.artifacts] == [("torchvision", "0.28.0+cpu")]
 
 
 def test_a_lock_with_a_companion_of_another_build_is_made_anew(tmp_path: Path, sources: Sources) -> None:

@@ -16,7 +16,7 @@ from envbuilder.lock.resolve.project_metadata import (
     read_distributions,
     say_gaps,
 )
-from envbuilder.lock.resolve.wheels import resolve_added, resolve_wheels
+from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.extension import Extension
 from envbuilder.sources.names import Sources
 from tests.support.locks import make_artifact, make_means, make_recipe, make_task
@@ -249,12 +249,3 @@ def test_lock_says_what_a_project_that_it_fetched_compiles_by(
         say_gaps(read_distributions(recipe, lock_extensions(recipe, means, old=None), means))
     asked = [message for message in caplog.messages if "asks for" in message]
     assert [message.split("`")[3] for message in asked] == list(settings)
-
-
-@pytest.mark.programs
-def test_what_an_extension_on_top_requires_is_added(tmp_path: Path, sources: Sources) -> None:
-    recipe = make_recipe(tmp_path, parent=tmp_path / "below.yaml")
-    own = ProjectMetadata(extension="mine", name="mine", requires=("dw-conv",))
-    torch = make_artifact("torch", "2.13.0+cpu")
-    found = resolve_added(make_task(recipe, make_means(tmp_path, sources)), below=(torch,), extensions=(own,))  # fmt: skip
-    assert [one.name for one in found.artifacts] == ["dw-conv"]

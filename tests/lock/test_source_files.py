@@ -14,9 +14,8 @@ from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, LockError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock import git as git_module
-from envbuilder.lock.git import export_commit
+from envbuilder.lock.git import export_commit, find_commit
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.lock.on_top import text_on_top
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.source_files import own_files
@@ -121,21 +120,15 @@ def test_a_commit_is_the_same_bytes_each_time(repository, tmp_path):
 
 
 @runs_programs
-def test_a_repository_that_is_added_is_named_by_the_commit_of_its_revision(repository, tmp_path):
+def test_a_revision_of_a_repository_is_its_commit(repository, tmp_path):
     url, first = repository
     newest = git(tmp_path / "project", "rev-parse", "HEAD")
     git(tmp_path / "project", "tag", "-am", "one", "v1", first)
-    runner, end = ProcessRunner(os.environ), "#egg=my-project"
-    for given, name, commit in (
-        (f"git+{url}", "project", newest),
-        (f"git+{url}@v1{end}", "my_project", first),
-        (f"other @ git+{url}@{first}", "other", first),
-    ):
-        assert text_on_top("base", ["einops<1", given], runner) == (
-            f'extends: base\nadd:\n  - "einops<1"\nextensions:\n  - {{name: {name}, git: {url}, commit: {commit}}}\n'
-        )
+    runner = ProcessRunner(os.environ)
+    commits = [find_commit(url, revision, runner) for revision in ("HEAD", "v1", first)]
+    assert commits == [newest, first, first]
     with pytest.raises(UsageError, match="no branch or tag `v2`"):
-        text_on_top("base", [f"git+{url}@v2"], runner)
+        find_commit(url, "v2", runner)
 
 
 @runs_programs
@@ -325,7 +318,7 @@ def test_another_recipe_and_a_site_beside_a_project_leave_its_lock_as_it_is(tmp_
     before = own_files(load(tmp_path / "x.yaml"))
     assert [file.path for file in before["net"]] == ["net/sites/a.yaml", "setup.py"]
 
-    (tmp_path / "added.yaml").write_text("extends: x\nadd: [rich]\n")
+    (tmp_path / "more.yaml").write_text("extends: x\npackages: [rich]\n")
     (tmp_path / "other.yaml").write_text(pins)
     assert own_files(load(tmp_path / "x.yaml")) == before
-    assert own_files(load(tmp_path / "added.yaml")) == before
+    assert own_files(load(tmp_path / "more.yaml")) == before

@@ -48,7 +48,7 @@ def archived(kind: str, **changed: Any) -> Plan:
 
 
 def on_image() -> Plan:
-    lock = replace(LOCK, base=locked(bases.devel()), added=(wheel("einops", "0.8.0"),))
+    lock = replace(LOCK, base=locked(bases.devel()))
     return make_plan(replace(RECIPE, base="site/base:1"), lock)
 
 
@@ -63,7 +63,6 @@ KINDS: Mapping[str, Callable[[], Plan]] = {
     "packages that have no wheel": lambda: (
         make_small_printed("cpu", more=(sdist("zlang", "1.0"),), builds=(SETUP,)).plan
     ),
-    "packages of `envbuilder add`": lambda: make_small_printed("cpu", added=(wheel("einops", "0.8.0"),)).plan,
     "CUDA from Debian's packages (`a100`)": lambda: make_small_printed("a100").plan,
     "CUDA from wheels (`h100`)": lambda: make_small_printed("h100").plan,
     "CUDA from NVIDIA's archive": lambda: with_toolkit("12.6", "archive"),
@@ -84,7 +83,6 @@ PROOFS: Mapping[str, str] = {
     "wheels alone (`cpu`)": "cpu",
     "a Python that its suite lacks": "standalone",
     "packages that have no wheel": "sdists",
-    "packages of `envbuilder add`": "added",
     "CUDA from Debian's packages (`a100`)": "a100",
     "CUDA from wheels (`h100`)": "toolkit",
     "CUDA from NVIDIA's archive": "archive",

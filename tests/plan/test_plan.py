@@ -25,7 +25,6 @@ from envbuilder.plan.sbom import make_sbom
 from tests.support import bases
 from tests.support.bases import locked
 from tests.support.plans import (
-    ADDED,
     CUDA,
     EXTENSION,
     EXTENSIONS,
@@ -159,12 +158,6 @@ def test_a_standalone_python_is_a_layer_of_its_own_below_the_environment():
     assert make_plan().python.program == "/usr/bin/python3.11"
     # The environment names it, and the layers that are compiled may read it.
     assert changed(make_plan(), plan) == ALL - {OS, START} | {INTERPRETER}
-
-
-def test_what_is_added_is_one_more_layer_and_leaves_all_below_as_they_are():
-    plan = make_plan(lock=dataclasses.replace(LOCK, added=(wheel("einops", "0.8.1"),)))
-    assert [KINDS[type(step)] for step in plan.steps][-3:] == [START, ADDED, RUNTIME]
-    assert changed(make_plan(), plan) == {ADDED, RUNTIME}
 
 
 GPU_WHEELS = (

@@ -243,11 +243,11 @@ def test_a_script_too_long_for_one_section_is_the_same_in_several():
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gh200", "gsplat", "torch_scatter", "mudiff"])
-@pytest.mark.parametrize("added", [(), (wheel("einops", "0.8.1"),)])
+@pytest.mark.parametrize("more", [(), (wheel("einops", "0.8.1"),)])
 def test_each_program_of_a_definition_file_runs_on_its_lower_steps_and_no_other(
-    name: str, added: tuple[Artifact, ...]
+    name: str, more: tuple[Artifact, ...]
 ):
-    printed = make_small_printed(name, interpreter=INTERPRETER_ARCHIVE, added=added)
+    printed = make_small_printed(name, interpreter=INTERPRETER_ARCHIVE, more=more)
     script, there = posts(print_definition(printed)).split("\n"), {"os"}
     programs = {program.name: program for program in printed.every}
     for line in script:

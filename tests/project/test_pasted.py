@@ -24,7 +24,6 @@ PLAIN = {
     "compat/rules/base_image.py: context.recipe.name",
     "core/private.py: letters",
     "lock/package_lists.py: recipe.name",
-    "lock/on_top.py: words",
     "node/doctor/node.py: device",
     "plan/make.py: plan.name",
     "registry/client.py: host",

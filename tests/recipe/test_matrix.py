@@ -157,12 +157,7 @@ def test_a_platform_makes_one_recipe_of_gpus_of_both_kinds(folder: Path):
 def test_the_gpus_of_an_extended_recipe_count(folder: Path):
     (folder / "both.yaml").write_text(BOTH)
     (folder / "more.yaml").write_text("extends: both\n")
-    (folder / "top.yaml").write_text("extends: both\nadd: [numpy]\n")
     assert expand("more", folder) == ("more@amd64", "more@arm64")
-    assert (
-        "top.yaml:1:10",
-        "$.extends: `both` has `gpus` for several processors, so no layer is put on top of it",
-    ) in refusal(folder, "top")
 
 
 def test_a_name_alone_is_refused_where_one_environment_is_wanted(folder: Path):

@@ -702,38 +702,6 @@ def test_mistakes_in_the_base_are_reported_in_its_own_file(folder):
     assert refusal(folder, "extends: a\n")[0] == "EB102"
 
 
-# add
-
-
-def test_a_recipe_with_add_names_the_recipe_that_it_stands_on(folder):
-    (folder / "more.txt").write_text("rich\n")
-    (folder / "base-x.yaml").write_text(f"{LEAST}packages: [numpy]\n")
-    plain = written(folder, "extends: base-x\n")
-    recipe = written(folder, "extends: base-x\nadd: [einops, {requirements: more.txt}]\n")
-    assert (recipe.packages, recipe.add) == (("numpy",), ("einops", "rich"))
-    assert recipe.parent == folder / "base-x.yaml"
-    assert recipe.files == (folder / "x.yaml", folder / "base-x.yaml", folder / "more.txt")
-    assert len({plain.digest, recipe.digest, written(folder, "extends: base-x\nadd: []\n").digest}) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "words"),
-    [
-        (f"{LEAST}add: [a]\n", "EB126", "$.add: `add` needs `extends`"),
-        ("extends: base-x\nadd: [a]\npackages: [b]\n", "EB126", "`packages` would change the layers of `base-x`"),
-        ("extends: on-top\nadd: [a]\n", "EB120", "`on-top` has `add`, so no layer is put on top of it"),
-        ("extends: on-top\n", "EB120", "`on-top` has `add`, so no layer is put on top of it"),
-        ("extends: base-x\nadd: [torch==2.5.0]\n", "EB121", "torch is pinned by the key `pytorch`"),
-    ],
-)  # fmt: skip
-def test_add_changes_nothing_below_it(folder, text, code, words):
-    (folder / "base-x.yaml").write_text(LEAST)
-    (folder / "on-top.yaml").write_text("extends: base-x\nadd: [b]\n")
-    found = refusal(folder, text)
-    assert found[0] == code
-    assert words in found[2]
-
-
 # digest
 
 

@@ -18,7 +18,6 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
 from envbuilder.plan.make import make, toolkit_for
 from envbuilder.plan.model import (
-    AddedStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -49,12 +48,12 @@ OS, INTERPRETER, PYTHON, PACKAGES, CUDA, EXTENSIONS = (
     "cuda",
     "extensions",
 )
-START, ADDED, RUNTIME = "start", "added", "runtime"
+START, RUNTIME = "start", "runtime"
 
 
 KINDS = {
     OsStep: OS, InterpreterStep: INTERPRETER, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS,
-    StartStep: START, AddedStep: ADDED, RuntimeStep: RUNTIME, WheelStep: PACKAGES,
+    StartStep: START, RuntimeStep: RUNTIME, WheelStep: PACKAGES,
 }  # fmt: skip
 
 
@@ -192,20 +191,19 @@ def make_small_printed(
     name: str,
     *,
     interpreter: Artifact | None = None,
-    added: tuple[Artifact, ...] = (),
     more: tuple[Artifact, ...] = (),
     builds: tuple[LockedBuild, ...] = (),
 ) -> Printed:
     """Make what is printed of a recipe, with fixed values for what changes for other reasons: keys and versions.
 
-    `interpreter` is a standalone Python, which its lock does not have, `added` are wheels on top, and `more` are more packages.
+    `interpreter` is a standalone Python, which its lock does not have, and `more` are more packages.
     """
     recipe = load(RECIPES / f"{name}.yaml")
     site = f"opt/env/lib/python{recipe.python}/site-packages"
     lock = load_lock(RECIPES / f"{name}.lock")
     plan = make(
         recipe,
-        replace(lock, interpreter=interpreter, added=added, wheels=(*lock.wheels, *more), builds=builds),
+        replace(lock, interpreter=interpreter, wheels=(*lock.wheels, *more), builds=builds),
         toolkit=toolkit_for(recipe, lock),
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text="{}\n",

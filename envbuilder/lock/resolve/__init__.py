@@ -30,7 +30,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.changes import diff_locks
-from envbuilder.lock.file import MOST, load_parent, lock_path, lock_text
+from envbuilder.lock.file import MOST, lock_path, lock_text
 from envbuilder.lock.model import (
     Artifact,
     Artifacts,
@@ -57,7 +57,7 @@ from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
-from envbuilder.lock.resolve.wheels import implied_wheels, of_other_builds, resolve_added, resolve_wheels
+from envbuilder.lock.resolve.wheels import implied_wheels, of_other_builds, resolve_wheels
 from envbuilder.lock.source_files import reasons
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.load import find_recipe, load
@@ -85,17 +85,14 @@ def lock_recipe(
         old, options = read_old(path, name, recipe, options=options, save=save)
         known = old.base if old else None
         base = None
-        if recipe.parent:
-            base = load_parent(recipe).base
-        elif recipe.image and recipe.processor is X86_64:
+        if recipe.image and recipe.processor is X86_64:
             from envbuilder.lock.resolve.base_image import resolve_image  # noqa: PLC0415 - asks registries, for images alone
 
             base = resolve_image(recipe, context, old=known, options=options)
         need_sound(recipe, examine(recipe, load_tables(), base=base.inside if base else None))
         with console.step(f"lock {recipe.name}"):
-            make = add_to_parent if recipe.parent else resolve
             task = Task(recipe=recipe, target=make_target(recipe, base), options=options, context=context)
-            new = make(task, old)
+            new = resolve(task, old)
     assert LOST not in {artifact.sha256 for artifact in lock_artifacts(new)}, "each lost entry is found again"
     text = lock_text(new)
     if save and not (path.is_file() and load_text(path, Mistakes(), most=MOST) == text):
@@ -189,32 +186,6 @@ def _are_met(
         and are_met(projects, wheels, recipe.python, task.target.processor)
         and not of_other_builds(wheels, task)
     )
-
-
-def add_to_parent(task: Task, old: Lock | None) -> Lock:
-    """Make the lock of a recipe with `add`: its parent's, and the wheels that it adds. Raises what `resolve` raises."""
-    recipe, options, context = task.recipe, task.options, task.context
-    assert recipe.parent, "only a recipe with `add` has one"
-    below, known = load_parent(recipe), old.added if old else ()
-    names = {package.name for package in known}
-    builds = tuple(build for build in old.builds if build.name in names) if old else ()
-    if options.security_only or not options.moving <= names:
-        raise UsageError(
-            f"only what `{recipe.name}` itself adds can be upgraded here",
-            hint=f"`envbuilder lock {pasted(recipe.parent)} --upgrade` upgrades what it stands on",
-        )
-    extensions = lock_extensions(recipe, context, old=old or below)
-    projects, packages = read_distributions(recipe, extensions, context), (*below.wheels, *known)
-    is_same = old and (old.recipe, old.wheels) == (recipe.digest, below.wheels)
-    is_asked = options.is_anew or options.moving or not is_same
-    if is_asked or not are_met(projects, packages, recipe.python, task.target.processor):
-        answer = resolve_added(
-            task, below=below.wheels, prefer=options.to_keep(known),
-            extensions=_known_distributions(task, extensions), builds=builds,
-        )  # fmt: skip
-        known, builds = answer.artifacts, answer.builds
-    every = tuple(sorted((*below.builds, *builds), key=lambda build: build.name))
-    return replace(below, recipe=recipe.digest, extensions=extensions, added=known, builds=every)
 
 
 def _known_distributions(task: Task, extensions: tuple[LockedExtension, ...]) -> tuple[ProjectMetadata, ...]:

@@ -17,7 +17,7 @@ from envbuilder.recipe.model import Recipe
 log = logging.getLogger(__name__)
 
 LOST: Final = Sha256("0" * 64)  # of an entry whose file is not known
-_LISTS: Final = ("debs", "toolkit", "wheels", "added", "builds", "extensions")
+_LISTS: Final = ("debs", "toolkit", "wheels", "builds", "extensions")
 
 
 def read_old(
@@ -39,7 +39,7 @@ def read_old(
             raise
         action = "all is chosen anew" if options.upgrade else "that is repaired, and the rest is kept"
         log.warning("%s; %s:\n%s", error.message, action, "\n".join(map(str, error.findings)))
-    if old and not options.is_anew and not recipe.parent:
+    if old and not options.is_anew:
         lost = (deb.name for deb in old.debs if deb.sha256 == LOST)
         options = replace(options, upgrade_only=(*options.upgrade_only, *lost))
     return old, options
@@ -72,7 +72,7 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
         if not is_one or (gone and part != "debs"):
             inputs["wheels" if part == "builds" else part] = LOST
         good = [item.value for label, item in items.items() if now[label] == written.get(label)]
-        if part in ("wheels", "added") or (part == "debs" and is_one):
+        if part == "wheels" or (part == "debs" and is_one):
             good += [_lost(label, entry, recipe) for label, entry in gone.items()]
         mended[part] = sorted(good, key=lambda item: str(item["name"]))
     tools = [label for label in wrote if label.startswith("tools.")]
@@ -84,9 +84,9 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
 
 def without_lost(lock: Lock) -> Lock:
     """Return a lock with the entries alone whose file is known."""
-    parts = (lock.debs, lock.wheels, lock.added)
-    debs, wheels, added = (tuple(file for file in part if file.sha256 != LOST) for part in parts)
-    return replace(lock, debs=debs, wheels=wheels, added=added)
+    parts = (lock.debs, lock.wheels)
+    debs, wheels = (tuple(file for file in part if file.sha256 != LOST) for part in parts)
+    return replace(lock, debs=debs, wheels=wheels)
 
 
 def _lost(label: str, written: str, recipe: Recipe) -> dict[str, object]:

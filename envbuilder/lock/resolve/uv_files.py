@@ -57,7 +57,6 @@ class Question:
     prefer: Artifacts = ()  # versions to keep where they fit
     before: date | None = None
     hashes: tuple[Hashed, ...] = ()  # a file that has one of them is taken before others
-    parent: str = ""  # the recipe whose versions are the constraints
     wheels_only: bool = False
     finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
     extensions: tuple[ProjectMetadata, ...] = ()  # they are there, and what they require is wanted

@@ -206,11 +206,6 @@ class Uv:
                 f"no package index knows {', '.join(unknown)}\n{output}",
                 hint="write the name that pip installs; it may differ from the name of the import or of conda's package",
             )
-        if question.parent:
-            return IncompatibleError(
-                f"`{question.parent}` keeps its torch and all other packages, and what is added does not fit them\n{output}",
-                hint=f"add a version that fits; `extends: {question.parent}` with `packages` instead of `add` makes another environment",
-            )
         ways = [*self._newest(question, output), _LOOSEN, *_pin_hints(asked, output, question.processor)]
         return IncompatibleError(
             f"no set of packages for Python {question.python} and glibc {question.glibc} fits what the recipe requires\n{output}",

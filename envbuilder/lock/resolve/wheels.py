@@ -1,7 +1,7 @@
 """Resolve the packages of the python layer, with all companions of torch in its build. `uv_resolver` asks uv for them."""
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
 from envbuilder.lock.resolve.context import Target, Task
 from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
-from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met
+from envbuilder.lock.resolve.project_metadata import ProjectMetadata
 from envbuilder.lock.resolve.sdists import read_sdist
 from envbuilder.lock.resolve.uv_files import Question, make_question, uv_settings
 from envbuilder.lock.resolve.uv_resolver import Uv
@@ -59,48 +59,17 @@ def resolve_wheels(
         make_question(task, wanted, prefer=prefer), constraints=(*recipe.constraints, *bounds), build=build,
         extensions=extensions, hashes=recipe.hashes,
     )  # fmt: skip
-    return _resolve(task, question, builds, {})
-
-
-def resolve_added(
-    task: Task, *, below: Artifacts, prefer: Artifacts = (),
-    extensions: tuple[ProjectMetadata, ...] = (), builds: tuple[LockedBuild, ...] = (),
-) -> Packages:  # fmt: skip
-    """Return the packages of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
-    recipe, target = task.recipe, task.target
-    assert recipe.parent, "only a recipe with `add` has one"
-    if not recipe.add and are_met(extensions, below, recipe.python, target.processor):
-        return Packages(artifacts=())
-    pins = {wheel.name: f"{wheel.name}=={wheel.version}" for wheel in below}
-    torch = {"torch": f"torch=={recipe.pytorch}"} if recipe.pytorch else {}
-    question = replace(
-        make_question(task, recipe.add, prefer=(*below, *prefer)),
-        constraints=(*recipe.constraints, *(torch | pins).values()), parent=recipe.parent.stem,
-        build=torch_requirement(recipe, target, folders=task.context.sources().folders)[1],
-        extensions=extensions, hashes=recipe.hashes,
-    )  # fmt: skip
-    return _resolve(task, question, builds, pins)
-
-
-def _resolve(
-    task: Task, question: Question, builds: tuple[LockedBuild, ...], below: Mapping[str, str]
-) -> Packages:
-    """Return the packages of uv's answer beside those `below`, of which these are the pins."""
-    recipe, uv = task.recipe, Uv(task)
+    uv = Uv(task)
     packages, question = _ask_for_one_build(question, uv)
-    _need_hashes(packages, question, uv, below=below)
-    added = tuple(package for package in packages if package.name not in below)
-    if recipe.parent and recipe.add and not added:
-        has = ", ".join(below[package.name] for package in packages)
-        raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
+    _need_hashes(packages, question, uv)
     _say_held_back(packages, question, uv)
-    return _with_builds(added, question, uv, builds)
+    return _with_builds(packages, question, uv, builds)
 
 
 def _say_held_back(packages: Artifacts, question: Question, uv: Uv) -> None:
     """Say what holds back each package whose version is chosen now."""
     recipe = uv.task.recipe
-    written = (*recipe.packages, *recipe.add, *recipe.constraints)
+    written = (*recipe.packages, *recipe.constraints)
     pinned = {canonicalize_name(bound.name) for bound in parse_all(written) if "==" in str(bound.specifier)}
     chosen = (package.name for package in packages if not question.prefers(package))
     names = tuple(name for name in chosen if name not in {TORCH, *pinned})
@@ -259,17 +228,17 @@ def _need_own_index(task: Task, what: str, error: FetchError | IncompatibleError
 # ---- hashes of requirements files, compared as pip does
 
 
-def _need_hashes(packages: Artifacts, question: Question, uv: Uv, *, below: Collection[str] = ()) -> None:
+def _need_hashes(packages: Artifacts, question: Question, uv: Uv) -> None:
     """Raise RecipeError for each file with another hash, and for packages without one that hashed ones require.
 
-    What the recipe's own packages, those `below` and torch require needs no hash.
+    What the recipe's own packages and torch require needs no hash.
     """
     recipe = uv.task.recipe
     if not recipe.hashes:
         return
     required = (text for project in question.extensions for text in project.requires or ())
     asked = parse_all([*question.requirements, *required])
-    given = {canonicalize_name(requirement.name) for requirement in asked} | set(below)
+    given = {canonicalize_name(requirement.name) for requirement in asked}
     findings = [*_other_files(recipe, packages)]
     if {package.name for package in packages} - {line.name for line in recipe.hashes} - given:
         findings += _unhashed(recipe, packages, given, uv.make_choice((), packages, question))
