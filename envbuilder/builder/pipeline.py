@@ -109,8 +109,9 @@ def build_recipe(
                 blobs=HashedBlobs(context.store),
             )
 
-        record = None if choice.builder.cache_to else load_record(outputs, say_changed)
-        if record is not None and record.key == key:
+        written = None if choice.builder.cache_to else read_record(outputs)
+        is_asked_again = written is not None and written.key == key  # others are replaced, and not compared
+        if is_asked_again and (record := load_record(outputs, say_changed)):
             if docker:
                 docker.drop_staged(outputs.image_name)  # of a killed build
                 if not docker.holds(outputs.image_name, record.manifest):
