@@ -119,9 +119,12 @@ class Record:
         """Return the record with the files of the verified artifacts, after they got their names."""
         files = []
         for path in _files(outputs):
-            digest = path.name if path.parent.name == "sha256" else sha256_file(path)
-            name = path.relative_to(outputs.folder).as_posix()
-            files.append((name, self.sif if path == outputs.sif else digest, _state(path)))
+            name, digest = path.relative_to(outputs.folder).as_posix(), path.name
+            if path == outputs.sif:
+                digest = self.sif
+            elif path.parent.name != "sha256":
+                digest = sha256_file(path)
+            files.append((name, digest, _state(path)))
         return replace(self, files=tuple(files))
 
     def compare(self, outputs: Outputs) -> "Record | str":

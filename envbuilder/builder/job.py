@@ -152,6 +152,11 @@ class BuildJob:
                 self.store.report(folder, why)
         return tuple(absent)
 
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the layers that the store has."""
+        layers = (load_layer(self.store.layer(key)) for key in self.keys.values())
+        return tuple(layer for layer in layers if layer)
+
     def make_layer(self, step: Step, write: Callable[[Path, Path], object]) -> Layer:
         """Return the step's layer. `write` makes a missing one in its first folder. Its second folder is temporary."""
         key = self.keys[step]

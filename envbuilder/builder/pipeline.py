@@ -39,6 +39,7 @@ from envbuilder.builder.context import (
     build_lock,
     worker_threads,
 )
+from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.job import NO_STORES, BuildJob, SharedStores, StepRunner, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.builder.sandbox.runner import SandboxRunner
@@ -99,11 +100,18 @@ def build_recipe(
         def open_build(fetcher: Fetcher, shared: SharedStores = NO_STORES) -> _Build:
             runner = open_step_runner(plan, choice, context, shared, origin=recipe.path)
             return _Build(
-                recipe=recipe, outputs=outputs, context=context, runner=runner, docker=docker, fetcher=fetcher
+                recipe=recipe,
+                outputs=outputs,
+                context=context,
+                runner=runner,
+                docker=docker,
+                fetcher=fetcher,
+                blobs=HashedBlobs(context.store),
             )
 
-        record = None if choice.builder.cache_to else load_record(outputs, say_changed)
-        if record is not None and record.key == key:
+        written = None if choice.builder.cache_to else read_record(outputs)
+        is_asked_again = written is not None and written.key == key  # others are replaced, and not compared
+        if is_asked_again and (record := load_record(outputs, say_changed)):
             if docker:
                 docker.drop_staged(outputs.image_name)  # of a killed build
                 if not docker.holds(outputs.image_name, record.manifest):
@@ -192,6 +200,7 @@ class _Build:
     runner: StepRunner
     docker: DockerEngine | None
     fetcher: Fetcher
+    blobs: HashedBlobs
 
     def run(self) -> BuildResult:
         """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
@@ -211,6 +220,7 @@ class _Build:
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
         upkeep.mark_used(self.runner.job)
+        self.blobs.note(built.layers)
         share(self.runner.job)
         image = outputs.image_name if docker else ""
         tested = passed_tests(self.recipe, image=bool(image), findings=findings)
@@ -253,6 +263,7 @@ class _Build:
         need_space(self.runner.job, self.fetcher.missing(wanted), self.outputs, staged.folder, self.docker)
         fetch_inputs(wanted, self.fetcher, console)
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
+        self.blobs.look(self.runner.job.layers())
         built = build_artifacts(self.runner, staged, loading)
         with worker_threads(1, self.context.runner) as pool:
             imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
@@ -264,15 +275,23 @@ class _Build:
         with self.context.console.step("verify image ≡ SIF ≡ plan"):
             threads = self.context.limits.threads
             known = load_contents(self.context.store, built.layers)
-            report = verify(staged.image, staged.sif, layers=built.layers, threads=threads, known=known)
-            if report.findings:
-                with self._keep_rejected(staged):
-                    raise VerifyError(
-                        "verification failed: the artifacts differ from the plan",
-                        findings=report.findings,
-                        hint=f"the log is `{self.outputs.log}`",
-                    )
-            save_contents(self.context.store, built.layers, known)
+            with self.blobs.hashed(built.layout, built.layers) as digests:
+                report = verify(
+                    staged.image,
+                    staged.sif,
+                    layers=built.layers,
+                    threads=threads,
+                    digests=digests,
+                    known=known,
+                )
+                if report.findings:
+                    with self._keep_rejected(staged):
+                        raise VerifyError(
+                            "verification failed: the artifacts differ from the plan",
+                            findings=report.findings,
+                            hint=f"the log is `{self.outputs.log}`",
+                        )
+            save_contents(self.context.store, built.layers, known, report.known)
         return report.entries
 
     def _find_missing_libraries(self, staged: Outputs, entries: tuple[Entry, ...]) -> tuple[Finding, ...]:

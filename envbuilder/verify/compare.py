@@ -9,7 +9,7 @@ import contextlib
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.layers.entry import Entry, Kind, path_order, tree_digest
 from envbuilder.layers.layer import Layer, read_manifest
 from envbuilder.layers.overlay import FileScanner
+from envbuilder.verify.stored import Known, find_stored, is_known, now_known
 
 SHOWN: Final = 20  # findings of one comparison; further ones are counted
 
@@ -64,6 +65,7 @@ class VerifyReport:
     entries: tuple[Entry, ...] = ()  # of the SIF
     hidden: tuple[tuple[str, str], ...] = ()  # what `scanner` found in the image's lower layers, by path
     passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes
+    known: Known = field(default_factory=dict, compare=False)  # what later verifications need not unpack
 
 
 def verify(
@@ -74,26 +76,27 @@ def verify(
     threads: int = 2,
     scanner: FileScanner | None = None,
     digests: Mapping[Path, Sha256] | None = None,
-    known: dict[str, str] | None = None,
+    known: Known | None = None,
 ) -> VerifyReport:
     """Compare an OCI layout and a SIF, and both with the layers they were made from, if these are known.
 
     With `layers`, the digests of its blobs prove the image: a layer's manifest is written in the
     same pass as its blob. Without `layers`, any image is accepted that `artifacts/oci/reader.py`
-    reads; `scanner` inspects its files. `digests` are those of files that were just hashed. `known` has
-    the contents that earlier verifications unpacked, and gets those of this one; see `Squashfs.entries`.
+    reads; `scanner` inspects its files. `digests` are those of files that are not hashed again. A content that the
+    SIF stores as a layer does is not unpacked if it was for an earlier report, whose `known` is given.
 
     For a SIF that `apptainer build` wrote, the report lists the differences that Apptainer makes.
     """
     expected: tuple[Entry, ...] = ()
     hidden: tuple[tuple[str, str], ...] = ()
     entries: tuple[Entry, ...] = ()
+    shown_now: Known = {}
     passed_over: tuple[str, ...] = ()
     of_image, of_sif = list[Finding](), list[Finding]()
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
         promised = pool.submit(_expect, image, layers, scanner, digests or {})
         with _noted(VerifyCode.SIF, sif, of_sif):
-            entries = sif_manifest(sif, threads=threads, known=known)
+            entries, shown_now = _read_sif(sif, layers, known, threads=threads)
         with _noted(VerifyCode.IMAGE, image, of_image):
             expected, hidden = promised.result()
     findings = (*of_image, *of_sif)
@@ -103,7 +106,7 @@ def verify(
     tops = [path for path in passed_over if not _is_below(path.rpartition("/")[0], BUILDER_ADDS)]
     return VerifyReport(
         findings=findings, paths=len(expected), tree=tree_digest(expected), entries=entries, hidden=hidden,
-        passed_over=tuple(tops),
+        passed_over=tuple(tops), known=shown_now,
     )  # fmt: skip
 
 
@@ -116,10 +119,26 @@ def _noted(code: VerifyCode, path: Path, findings: list[Finding]) -> Iterator[No
         findings.append(Finding(code=code, where=str(path), message=error.message, hint=error.hint))
 
 
-def sif_manifest(path: Path, *, threads: int = 2, known: dict[str, str] | None = None) -> tuple[Entry, ...]:
+def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
     """Return every path in a SIF, sorted, with the digests of all contents; raises VerifyError for damage."""
     with opened_sif(path) as squashfs:
-        return squashfs.entries(threads=threads, known=known)
+        return squashfs.entries(threads=threads)
+
+
+def _read_sif(
+    path: Path, layers: Sequence[Layer], known: Known | None, *, threads: int
+) -> tuple[tuple[Entry, ...], Known]:
+    """Return the manifest of a SIF, and what is known of its layers after it. Without `known`, all is unpacked."""
+    if known is None or not layers:
+        return sif_manifest(path, threads=threads), {}
+    with opened_sif(path) as squashfs:
+        stored = find_stored(squashfs, layers, threads=threads)
+        trusted = {content: place.sha256 for content, place in stored.items() if is_known(place, known)}
+        entries = squashfs.entries(threads=threads, known=trusted)
+        contents = squashfs.contents()
+    digests = {contents[entry.path]: entry.sha256 for entry in entries if entry.path in contents}
+    right = [place for content, place in stored.items() if digests[content] == place.sha256]
+    return entries, now_known(layers, known, right)
 
 
 def compare(
@@ -211,10 +230,10 @@ def _differences(
         message = f"only in {names[0] if left else names[1]}"
         yield Finding(code=VerifyCode.PRESENCE, where=f"/{path}", message=message)
         return
-    for (field, before), after in zip(_fields(left).items(), _fields(right).values(), strict=True):
+    for (name, before), after in zip(_fields(left).items(), _fields(right).values(), strict=True):
         if before != after:
-            code = VerifyCode.CONTENT if field == "content" else VerifyCode.FIELD
-            message = f"{field} is {before} in {names[0]} and {after} in {names[1]}"
+            code = VerifyCode.CONTENT if name == "content" else VerifyCode.FIELD
+            message = f"{name} is {before} in {names[0]} and {after} in {names[1]}"
             yield Finding(code=code, where=f"/{path}", message=message)
 
 

@@ -1,9 +1,9 @@
 """Verify an image and a SIF, or a SIF alone: compare what they hold, audit it, and check signatures.
 
 Bytes that were verified are only hashed the next time. A proof is named by everything that decides it: the sha256 of each file of image
-and SIF, what they were compared with, and the code that read and compared them. What the stored bytes of a SIF unpack to is remembered
-for each layer, so that after an edit only new bytes are unpacked. Every byte is read again each time. Names, sizes and times prove
-nothing.
+and SIF, what they were compared with, and the code that read and compared them. For each layer it is remembered which contents were
+unpacked from its frames, so that after an edit only new ones are. `verify` reads every byte each time: names, sizes and times prove
+nothing to it. A build hashes no blob that nobody has written to since it was hashed (`builder/hashed_blobs.py`).
 """
 
 import contextlib
@@ -35,11 +35,12 @@ from envbuilder.core.models import adapter
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry
-from envbuilder.layers.layer import Layer, read_manifest
+from envbuilder.layers.layer import Layer
 from envbuilder.verify.alone import UNSEEN, VerifiedSif, verify_alone
 from envbuilder.verify.audit import AuditedTree, ImageTexts, audit, files
 from envbuilder.verify.compare import VerifyReport, verify
 from envbuilder.verify.diff import EXPORTS, open_image, read_exports
+from envbuilder.verify.stored import Known
 
 PLAN: Final = "opt/envbuilder/plan.txt"
 _LIBRARIES: Final = ("pyelftools", "zstandard")  # that read what is checked
@@ -105,30 +106,25 @@ def save_proof(store: Store, key: Sha256, proof: Proof) -> None:
     save_proved(store.proof(key), json.dumps(asdict(proof)) + "\n")
 
 
-def load_contents(store: Store, layers: Sequence[Layer]) -> dict[str, str]:
-    """Return what the stored bytes of these layers' files unpack to, by `Squashfs.stored_digest`."""
-    known: dict[str, str] = {}
+def load_contents(store: Store, layers: Sequence[Layer]) -> Known:
+    """Return which contents of these layers were not yet unpacked from their frames, of layers that were verified."""
+    known: dict[Sha256, frozenset[str]] = {}
     for layer in layers:
         with contextlib.suppress(OSError, ValueError):
             text = read_proved(store.proof(_contents_key(layer)))
-            known |= adapter(dict[str, str]).validate_json(text)
+            known[layer.digest] = adapter(frozenset[str]).validate_json(text)
     return known
 
 
-def save_contents(store: Store, layers: Sequence[Layer], known: Mapping[str, str]) -> None:
-    """Remember them after a verification without an error."""
+def save_contents(store: Store, layers: Sequence[Layer], before: Known, now: Known) -> None:
+    """Remember what is known now, after a verification without an error. `before` was loaded."""
     for layer in layers:
-        path = store.proof(_contents_key(layer))
-        with contextlib.suppress(OSError, ValueError):
-            read_proved(path)
-            continue
-        digests = {entry.sha256 for entry in read_manifest(layer)}
-        contents = {stored: digest for stored, digest in known.items() if digest in digests}
-        save_proved(path, json.dumps(contents))
+        if now[layer.digest] != before.get(layer.digest):
+            save_proved(store.proof(_contents_key(layer)), json.dumps(sorted(now[layer.digest])))
 
 
 def _contents_key(layer: Layer) -> Sha256:
-    return sha256_text(json.dumps(["contents", _code(), layer.digest]))
+    return sha256_text(json.dumps(["contents", _code(), layer.digest, layer.blocks]))
 
 
 def _files_of(image: Path) -> Iterator[Path]:
@@ -269,7 +265,7 @@ class Verifier:
         )  # fmt: skip
         if report.findings:
             raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
-        save_contents(self.store, layers, known)
+        save_contents(self.store, layers, known, report.known)
         return report
 
     def _audit(self, place: Path, names: tuple[str, Path], report: VerifyReport) -> tuple[Finding, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.outputs import Outputs, Record, load_record
-from envbuilder.core.cache import sha256_file, sha256_text
+from envbuilder.core.cache import Sha256, sha256_file, sha256_text
 from tests.support.damage import flip
 
 MANIFEST, LAYER = sha256_text("manifest"), sha256_text("layer")
@@ -48,6 +48,21 @@ def test_a_file_that_changed_is_named(outputs: Outputs, name: str, do: Callable[
     assert load_record(outputs, changes.append) is None
     assert len(changes) == 1
     assert "`x." in changes[0]
+
+
+def test_the_sif_that_was_written_a_moment_ago_is_not_hashed(
+    outputs: Outputs, monkeypatch: pytest.MonkeyPatch
+):
+    hashed: list[Path] = []
+
+    def note(path: Path) -> Sha256:
+        hashed.append(path)
+        return sha256_file(path)
+
+    monkeypatch.setattr("envbuilder.artifacts.outputs.sha256_file", note)
+    record = Record(key="k", manifest=MANIFEST, sif=sha256_file(outputs.sif), sif_size=5, content_size=1)
+    assert record.of_files(outputs).compare(outputs) == record.of_files(outputs)
+    assert {path.name for path in hashed} == {"index.json", "oci-layout"}
 
 
 def test_a_file_that_was_added_to_the_layout_is_named(outputs: Outputs):

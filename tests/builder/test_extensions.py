@@ -1213,7 +1213,7 @@ def test_a_failed_compile_hashes_no_layer_of_the_cache(error, looks):
     job = SimpleNamespace(discard_damaged=lambda: looked.append("the layers") or ())
     outputs, given = (
         Outputs(folder=Path("/nowhere"), name="x"),
-        dict.fromkeys(("recipe", "context", "docker", "fetcher")),
+        dict.fromkeys(("recipe", "context", "docker", "fetcher", "blobs")),
     )
     with pytest.raises(type(error), match=error.message):
         Failing(outputs=outputs, runner=SimpleNamespace(job=job), **given)._make_verified(outputs)

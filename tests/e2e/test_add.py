@@ -252,6 +252,13 @@ def test_one_small_package_more_compiles_nothing_and_moves_three_small_layers(cp
     code = "import small, torch, fused; print(small.ANSWER)"
     assert run("apptainer", "exec", recipes / "out/cpu.sif", "python", "-c", code) == "42\n"
 
+    with (recipes / "cpu.yaml").open("a") as stream:
+        stream.write("env: {WHICH: edited}\n")
+    run(ENVBUILDER, "lock", "cpu", "--recipes", recipes, env=places)
+    read = cost.bytes_read(ENVBUILDER, "build", "cpu", *words[3:], env=places)
+    # The SIF is written from the layers, then both are read to be compared. The rest is what tests and audits read.
+    assert read < 3.9 * (recipes / "out/cpu.sif").stat().st_size
+
 
 def test_a_wheel_whose_library_nothing_brings_is_refused_and_the_package_named(
     recipes: Path, places: dict[str, str]

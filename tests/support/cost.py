@@ -39,6 +39,18 @@ def cpu_seconds(*argv: object, env: dict[str, str] | None = None) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def bytes_read(*argv: object, env: dict[str, str] | None = None) -> int:
+    """By a program that must succeed, with all that it starts and waits for."""
+    before = _own_reads()
+    cpu_seconds(*argv, env=env)
+    return _own_reads() - before
+
+
+def _own_reads() -> int:
+    """Return how many bytes this process and its children that have ended have read."""
+    return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
+
+
 class Idle(NamedTuple):
     seconds: float  # of CPU
     modules: frozenset[str]

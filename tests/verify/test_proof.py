@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -8,10 +9,10 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.artifacts.sif import opened_sif
+from envbuilder.artifacts.squashfs.reader import Content, Squashfs
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.layers.layer import Kind, read_blocks, read_manifest, write_layer
-from envbuilder.verify.compare import sif_manifest
+from envbuilder.layers.layer import Kind, Layer, read_blocks, read_manifest, write_layer
 from envbuilder.verify.compare import verify as compare
 from envbuilder.verify.pair import (
     Proof,
@@ -21,6 +22,7 @@ from envbuilder.verify.pair import (
     save_contents,
     save_proof,
 )
+from envbuilder.verify.stored import Known, find_stored
 from tests.support.pairs import EPOCH, Pair, make_pair
 
 AGAIN = "no byte has changed since both were compared and audited"
@@ -150,39 +152,76 @@ def test_a_proof_is_read_as_it_was_saved_and_a_damaged_one_is_none(tmp_path: Pat
     assert load_proof(store, key) is None
 
 
-@pytest.mark.programs
-def test_after_an_edit_only_new_bytes_are_unpacked(pair: Pair, tmp_path: Path) -> None:
-    store = Store(tmp_path / "cache")
-    known = load_contents(store, pair.layers)
-    assert known == {}
-    report = compare(pair.image, pair.sif, layers=pair.layers, known=known)
-    assert report == compare(pair.image, pair.sif, layers=pair.layers)
-    save_contents(store, pair.layers, known)
+def unpacked(pair: Pair, known: Known, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Compare a pair. Returns the digests of the contents that were unpacked for it."""
+    digests: set[str] = set()
 
-    tree = tmp_path / "tree"
-    (tree / "opt").mkdir(parents=True)
-    (tree / "opt/edited.so").write_bytes(os.urandom(700_000))
-    added = write_layer(
-        name="added", tree=tree, folder=tmp_path / "added", epoch=EPOCH, threads=1, omit=("opt",)
-    )
+    def note(system: Squashfs, content: Content) -> str:
+        digests.add(digest := digest_of(system, content))
+        return digest
+
+    digest_of = Squashfs._digest
+    with monkeypatch.context() as patch:
+        patch.setattr(Squashfs, "_digest", note)
+        assert compare(pair.image, pair.sif, layers=pair.layers, known=known).findings == ()
+    return digests
+
+
+def contents(layer: Layer) -> set[str]:
+    return {entry.sha256 for entry in read_manifest(layer) if entry.kind is Kind.FILE}
+
+
+EMPTY = hashlib.sha256().hexdigest()
+
+
+@pytest.mark.programs
+def test_after_an_edit_only_new_bytes_are_unpacked(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "cache")
+    before = load_contents(store, pair.layers)
+    assert before == {}
+    assert unpacked(pair, before, monkeypatch) == contents(pair.layers[0]) | contents(pair.layers[1])
+    report = compare(pair.image, pair.sif, layers=pair.layers, known=before)
+    assert report == compare(pair.image, pair.sif, layers=pair.layers)
+    save_contents(store, pair.layers, before, report.known)
+    assert load_contents(store, pair.layers) == report.known
+
+    added = write_small(tmp_path, "added", {"edited.so": os.urandom(700_000)})
     edited = make_pair(tmp_path / "edited", [*pair.layers, added])
     known = load_contents(store, edited.layers)
-    before = set(known.values())
-    files = (entry for layer in pair.layers for entry in read_manifest(layer))
-    assert before == {entry.sha256 for entry in files if entry.kind is Kind.FILE}
-    assert compare(edited.image, edited.sif, layers=edited.layers, known=known).findings == ()
-    assert set(known.values()) - before == {entry.sha256 for entry in read_manifest(added)}
+    assert unpacked(edited, known, monkeypatch) - {EMPTY} == contents(added)
+    report = compare(edited.image, edited.sif, layers=edited.layers, known=known)
+    assert unpacked(edited, report.known, monkeypatch) - {EMPTY} == set()
 
-    lies = dict.fromkeys(known, "0" * 64)  # what is known is not unpacked, so its digest is believed
-    digests = {entry.sha256 for entry in sif_manifest(edited.sif, known=lies) if entry.kind is Kind.FILE}
-    assert digests == {"0" * 64}
+
+@pytest.mark.programs
+def test_a_content_is_known_of_the_frames_alone_that_it_was_unpacked_from(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two layers have it, and the SIF that was verified has that of the lower one."""
+    lower, upper = (write_small(tmp_path, name, {name: b"twin"}) for name in ("lower", "upper"))
+    both = make_pair(tmp_path / "both", [*pair.layers, lower, upper])
+    known = compare(both.image, both.sif, layers=both.layers, known={}).known
+    assert (known[lower.digest], known[upper.digest]) == (frozenset(), contents(upper))
+    other = make_pair(tmp_path / "other", [*pair.layers, upper])
+    assert unpacked(other, known, monkeypatch) - {EMPTY} == contents(upper)
+
+
+def write_small(folder: Path, name: str, files: dict[str, bytes]) -> Layer:
+    """Write a layer of files in `opt`."""
+    tree = folder / f"tree-{name}"
+    (tree / "opt").mkdir(parents=True)
+    for path, content in files.items():
+        (tree / "opt" / path).write_bytes(content)
+    return write_layer(name=name, tree=tree, folder=folder / name, epoch=EPOCH, threads=1, omit=("opt",))
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("path", ["bin/tool", "bin/small"])
 def test_a_changed_byte_of_a_known_content_is_found(pair: Pair, path: str) -> None:
-    known: dict[str, str] = {}
-    assert compare(pair.image, pair.sif, layers=pair.layers, known=known).findings == ()
+    known = compare(pair.image, pair.sif, layers=pair.layers, known={}).known
+    assert set(known.values()) == {frozenset()}
     layer = pair.layers[0]
     digest = next(entry.sha256 for entry in read_manifest(layer) if entry.path == path)
     blocks = read_blocks(layer)
@@ -190,28 +229,56 @@ def test_a_changed_byte_of_a_known_content_is_found(pair: Pair, path: str) -> No
     packed = layer.blob.read_bytes()[frame[0] : frame[0] + frame[1]]
     start = pair.sif.read_bytes().index(packed)
     found = 0
-    for at in range(start, start + len(packed), len(packed) // 16):  # a fragment also holds what is no file's
+    for at in range(start, start + len(packed), max(1, len(packed) // 16)):
         flip(pair.sif, at)
         anew = compare(pair.image, pair.sif, layers=pair.layers)
-        assert compare(pair.image, pair.sif, layers=pair.layers, known=dict(known)) == anew
+        again = compare(pair.image, pair.sif, layers=pair.layers, known=known)
+        assert again == anew
         found += bool(anew.findings)
         flip(pair.sif, at)
     assert found
 
 
 @pytest.mark.programs
-def test_the_same_stored_bytes_of_another_length_are_another_content(pair: Pair) -> None:
-    known: dict[str, str] = {}
-    sif_manifest(pair.sif, known=known)
+def test_what_the_tables_of_a_sif_say_of_a_content_is_compared(pair: Pair) -> None:
+    """The same bytes of another length, or at another place in a shared block, are another content."""
     with opened_sif(pair.sif) as system:
-        small = system.contents()["bin/small"]
-        names = {
-            system.stored_digest(one)
-            for one in (
-                small,
-                replace(small, size=small.size - 1),
-                replace(small, offset=small.offset + 1),
-            )
+        small, large = (system.contents()[path] for path in ("bin/small", "bin/tool"))
+        stored = find_stored(system, pair.layers, threads=2)
+        assert {small, large} <= stored.keys()
+        others = [
+            ("bin/small", replace(small, size=small.size - 1)),
+            ("bin/small", replace(small, offset=small.offset + 1)),
+            ("bin/tool", replace(large, blocks=large.blocks[:-1])),
+            ("bin/tool", replace(large, start=large.start + 1)),
+            ("bin/tool", replace(large, blocks=tuple(length | 1 << 24 for length in large.blocks))),
+        ]
+        for path, content in others:
+            system.contents = lambda path=path, content=content: {path: content}  # type: ignore[method-assign]
+            assert find_stored(system, pair.layers, threads=2) == {}, content
+
+
+@pytest.mark.programs
+def test_frames_that_a_sif_stores_unpacked_are_the_same_bytes(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = write_small(tmp_path, "random", {"random": os.urandom(700_000)})
+    grown = make_pair(tmp_path / "grown", [*pair.layers, layer])
+    with opened_sif(grown.sif) as system:
+        assert [is_packed for _, _, is_packed in system.blocks(system.contents()["opt/random"])] == [
+            False
+        ] * 3
+    known = compare(grown.image, grown.sif, layers=grown.layers, known={}).known
+    assert known[layer.digest] == frozenset()
+    assert unpacked(grown, known, monkeypatch) - {EMPTY} == set()
+
+
+@pytest.mark.programs
+def test_of_a_blob_that_cannot_be_read_all_contents_are_unpacked(pair: Pair) -> None:
+    known = compare(pair.image, pair.sif, layers=pair.layers, known={}).known
+    pair.layers[0].blob.unlink()
+    with opened_sif(pair.sif) as system:
+        assert {place.layer for place in find_stored(system, pair.layers, threads=1).values()} == {
+            pair.layers[1]
         }
-    assert len(names) == 3
-    assert len(names & known.keys()) == 1
+    assert compare(pair.image, pair.sif, layers=pair.layers, known=known).findings == ()

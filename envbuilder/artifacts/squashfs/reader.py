@@ -18,7 +18,7 @@ import lzma
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import IO, Final
@@ -97,7 +97,7 @@ class Squashfs:
         if not 4096 <= self.block_size <= _MOST_BLOCK:
             raise ValueError(f"blocks of {self.block_size} bytes")
         self._size = min(self._size, used)
-        self._compressor = compressor
+        self.compressor = compressor
         self._unpack = _decompressor(compressor)
         after = [self._first(at) for at in (ids_at, exports_at, xattrs_at) if at != _NONE_64]
         after += [self._first(fragments_at)] if fragments else []
@@ -109,7 +109,6 @@ class Squashfs:
         self._ids = [number for (number,) in _WORD.iter_unpack(self._indexed(ids_at, ids * _WORD.size))]
         self._fragments = list(_FRAGMENT.iter_unpack(self._indexed(fragments_at, fragments * _FRAGMENT.size)))
         self._fragment = functools.lru_cache(_FRAGMENTS)(self._load_fragment)
-        self._stored_fragment = functools.lru_cache(_FRAGMENTS)(self._hash_fragment)
         self._xattrs = self._read_xattrs(xattrs_at) if xattrs_at != _NONE_64 else []
 
     def read(self, at: int, size: int) -> bytes:
@@ -133,18 +132,15 @@ class Squashfs:
         data = self.read(at + 2, size)
         return (data if length & _RAW_META else self._unpack(data, _META)), at + 2 + size
 
-    def entries(self, *, threads: int, known: dict[str, str] | None = None) -> tuple[Entry, ...]:
-        """Return every path with the digest of its content, sorted by path.
-
-        `known` has digests of contents by `stored_digest`, of any file system. A content found there is not unpacked;
-        its stored bytes are read and hashed. Contents that were unpacked are added.
-        """
-        inodes = self._inodes
-        contents = sorted({inode.content for inode in inodes if inode.content}, key=_place)
-        digest = self._digest if known is None else functools.partial(self._known_digest, known)
+    def entries(self, *, threads: int, known: Mapping[Content, str] | None = None) -> tuple[Entry, ...]:
+        """Return every path with the digest of its content, sorted by path. Contents with a `known` digest are not read."""
+        inodes, digests = self._inodes, dict(known or {})
+        contents = {inode.content for inode in inodes if inode.content} - digests.keys()
         with ThreadPoolExecutor(max(1, threads), thread_name_prefix="squashfs") as pool:
-            pairs = pool.map(lambda job: [(content, digest(content)) for content in job], _jobs(contents))
-            digests = dict(itertools.chain.from_iterable(pairs))
+            pairs = pool.map(
+                lambda some: [(content, self._digest(content)) for content in some], portions(contents)
+            )
+            digests |= itertools.chain.from_iterable(pairs)
         entries = [
             replace(inode.entry, sha256=digests[inode.content]) if inode.content else inode.entry
             for inode in inodes
@@ -163,6 +159,18 @@ class Squashfs:
         if inode.content is None:
             raise KeyError(path)
         return self.stream(inode.content)
+
+    def blocks(self, content: Content) -> Iterator[tuple[int, int, bool]]:
+        """Yield the blocks of a content of whole blocks: the place, the stored size, and whether it is packed."""
+        at = content.start
+        for length in content.blocks:
+            yield at, length & _STORED, not length & _RAW_DATA
+            at += length & _STORED
+
+    def fragment(self, number: int) -> tuple[int, int, bool]:
+        """Return the same of a block that small files share."""
+        start, length, _ = self._fragments[number]
+        return start, length & _STORED, not length & _RAW_DATA
 
     def stream(self, content: Content) -> io.BufferedReader:
         """Return a seekable stream of a file's content, which is unpacked only where it is read."""
@@ -235,9 +243,11 @@ class Squashfs:
                 at += _NAME.size + length + 1
 
     def _inode(self, path: str, reference: int) -> _Inode:
-        if reference not in self._known:
-            self._known[reference] = self._read_inode(path, reference)
-        inode = self._known[reference]
+        inode = self._known.get(reference)
+        if inode is None:
+            inode = self._known[reference] = self._read_inode(path, reference)
+        if inode.entry.path == path:
+            return inode
         return replace(inode, entry=replace(inode.entry, path=path))
 
     def _read_inode(self, path: str, reference: int) -> _Inode:
@@ -296,29 +306,6 @@ class Squashfs:
         if not rest:
             fragment = _NONE_32
         return Content(start=start, blocks=blocks, fragment=fragment, offset=offset, size=size)
-
-    def _known_digest(self, known: dict[str, str], content: Content) -> str:
-        """Return the digest of a content, which is unpacked unless it is known."""
-        name = self.stored_digest(content)
-        if name not in known:
-            known[name] = self._digest(content)
-        return known[name]
-
-    def stored_digest(self, content: Content) -> str:
-        """Return the sha256 of everything that decides what a content unpacks to: its stored bytes, and how they are read."""
-        shared = self._stored_fragment(content.fragment) if content.fragment != _NONE_32 else ("", 0)
-        how = (self._compressor, self.block_size, content.size, content.blocks, *shared, content.offset)
-        digest = hashlib.sha256(repr(how).encode())
-        at = content.start
-        for length in content.blocks:
-            digest.update(self.read(at, length & _STORED))
-            at += length & _STORED
-        return digest.hexdigest()
-
-    def _hash_fragment(self, number: int) -> tuple[str, int]:
-        """Return the sha256 of a fragment's stored bytes, and its length with the mark of unpacked bytes."""
-        start, length, _ = self._fragments[number]
-        return hashlib.sha256(self.read(start, length & _STORED)).hexdigest(), length
 
     def _digest(self, content: Content) -> str:
         digest = hashlib.sha256()
@@ -428,10 +415,11 @@ def _place(content: Content) -> tuple[int, int, int]:
     return content.fragment if not content.blocks else -1, content.start, content.offset
 
 
-def _jobs(contents: list[Content]) -> list[list[Content]]:
-    """Split the contents into portions of work, in their order."""
-    ends = itertools.accumulate(content.size for content in contents)
-    jobs = itertools.groupby(zip(ends, contents, strict=True), key=lambda pair: pair[0] // _JOB)
+def portions(contents: Collection[Content]) -> list[list[Content]]:
+    """Split contents into portions of work for the threads of a pool, in the order of their places."""
+    ordered = sorted(contents, key=_place)
+    ends = itertools.accumulate(content.size for content in ordered)
+    jobs = itertools.groupby(zip(ends, ordered, strict=True), key=lambda pair: pair[0] // _JOB)
     return [[content for _, content in job] for _, job in jobs]
 
 
