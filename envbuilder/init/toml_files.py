@@ -27,7 +27,7 @@ _STRANGER: Final = "on the Python index, its name may be a stranger's"
 
 
 def read_pyproject(path: Path, requests: Requests) -> None:
-    """Read the dependencies, and report the tables of uv and pixi that a recipe does not take."""
+    """Read the dependencies, and report the settings of uv and Poetry that a recipe does not take."""
     tables = load_toml(path)
     project, tool, where = tables.get("project", {}), tables.get("tool", {}), str(path)
     uv, poetry = _table(tool, "uv"), _table(tool, "poetry")
@@ -91,14 +91,8 @@ def read_pixi_file(path: Path, requests: Requests) -> None:
 
 
 def _spec(text: str) -> str:
-    """Return a version of pixi as conda's commands take it: `3.11.*` is `=3.11`, `>=6,<7` stays."""
-    return (
-        f"={text.removesuffix('.*')}"
-        if re.match(r"\d", text)
-        else text.replace("*", "")
-        if text == "*"
-        else text
-    )
+    """Return a version of pixi as conda's commands take it: `3.11.*` is `=3.11`, `*` is "", `>=6,<7` stays."""
+    return f"={text.removesuffix('.*')}" if re.match(r"\d", text) else text.removeprefix("*")
 
 
 def read_pylock(path: Path, requests: Requests) -> None:
