@@ -608,7 +608,9 @@ def unheard(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("how", ["merged", "chatty"])
 def test_of_60_mb_of_chatter_the_end_is_kept(how, unheard):
     with bounded(seconds=120, mebibytes=100):
-        said = runner().run(sh("yes $(printf %060d 0) | head -c 60000000; echo; echo the end", **{how: True}))
+        said = runner().run(
+            sh("yes $(printf %0600d 0) | head -c 60000000; echo; echo the end", **{how: True})
+        )
     assert said.endswith("\nthe end\n")
     assert len(said) <= 8 * MIB
 
@@ -616,11 +618,11 @@ def test_of_60_mb_of_chatter_the_end_is_kept(how, unheard):
 @pytest.mark.programs
 def test_60_mb_on_stderr_are_not_kept(unheard):
     with bounded(seconds=120, mebibytes=100), pytest.raises(CommandError, match="the end"):
-        runner().run(sh("yes $(printf %060d 0) | head -c 60000000 >&2; echo >&2; echo the end >&2; exit 1"))
+        runner().run(sh("yes $(printf %0600d 0) | head -c 60000000 >&2; echo >&2; echo the end >&2; exit 1"))
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("script", ["yes $(printf %060d 0)", "cat /dev/zero"], ids=["lines", "one line"])
+@pytest.mark.parametrize("script", ["yes $(printf %0600d 0)", "cat /dev/zero"], ids=["lines", "one line"])
 def test_an_answer_without_an_end_is_an_error(script, unheard):
     with bounded(seconds=120, mebibytes=300), pytest.raises(CommandError, match="printed more than 64 MiB"):
         runner().run(sh(script))

@@ -87,7 +87,9 @@ def on_debian(world: World) -> Built:
     return build(str(recipe), world.folder / "on-debian", env=world.login)  # no engine is named
 
 
+@pytest.mark.release
 def test_both_runners_build_the_same_on_an_image(world: World, on_debian: Built):
+    """`test_both_runners_make_the_same_files` holds it without an image, `test_image_bases.py` the image's own part."""
     recipe = recipe_of(world, on_debian)
     folder = world.folder / "apart"
     folder.mkdir()

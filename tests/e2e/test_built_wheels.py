@@ -71,7 +71,8 @@ def test_a_machine_with_an_empty_disk_fetches_the_layers_then_the_extensions(
         if json.loads(facts.read_text())["name"] == "extensions":
             shutil.rmtree(facts.parent)
     cache_with_toolbox(cache)
-    alone = env | {"ENVBUILDER_LAYER_STORE": ""}
+    files = str(recipe.parent.parent / "files")
+    alone = env | {"ENVBUILDER_LAYER_STORE": "", "ENVBUILDER_FOLDERS": files}
     again = build(str(recipe), tmp_path / "again", "--runner", "sandbox", env=alone)
     log = (again.output / f"{NAME}.log").read_text()
     assert again.digests == composed.digests

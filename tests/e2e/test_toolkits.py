@@ -93,8 +93,9 @@ def compile_with(home: Path, folder: Path, *options: str) -> None:
     assert "[libcudart.so." in needed.stdout
 
 
-@pytest.mark.slow  # and it reads packages of `a100`, 110 MB
+@pytest.mark.release
 def test_the_archive_s_components_make_a_toolkit_that_compiles(spacious: Path) -> None:
+    """`tests/builder/test_toolkits.py` holds for small archives what is laid out, `tests/lock/test_toolkit.py` what is locked."""
     wanted = recipe("12.4.2")
     with served(redist.archive_of_12_4(spacious, means())) as address:
         context = means(address)
@@ -108,7 +109,7 @@ def test_the_archive_s_components_make_a_toolkit_that_compiles(spacious: Path) -
 
 @pytest.mark.release
 def test_an_extension_of_torch_is_compiled_with_the_archive_s_components(spacious: Path) -> None:
-    """`test_the_archive_s_components_make_a_toolkit_that_compiles` holds the same without torch."""
+    """`tests/builder/test_toolkits.py` lays small archives out for every change, `test_projects.py` compiles with Debian's toolkit."""
     folder, archive = spacious / "recipes", redist.archive_of_12_4(spacious, means())
     shutil.copytree(ROOT / "recipes/fused", folder / "fused")
     path = folder / "mine.yaml"
@@ -124,7 +125,7 @@ def test_an_extension_of_torch_is_compiled_with_the_archive_s_components(spaciou
 @pytest.mark.release
 @pytest.mark.parametrize("source", ["debs", "archive"])
 def test_debian_s_11_8_compiles_as_it_is_and_as_an_archive(source: str, spacious: Path) -> None:
-    """860 MB of packages. `test_the_archive_s_components_make_a_toolkit_that_compiles` does the same with 12.4."""
+    """860 MB of packages. `tests/builder/test_toolkits.py` lays small ones out for every change."""
     wanted = recipe("11.8" if source == "debs" else "11.8.1", pytorch="1.13.1", gcc="11")
     context = means()
     debs = resolve_toolkit(make_task(recipe("11.8"), context, OPTIONS, make_target(wanted)))
