@@ -18,6 +18,7 @@ from tests.support.serving import Quiet, serving
 
 USER = "ann"
 PASSWORD = "s3cr3t-planted"
+_PATIENCE = 300  # seconds: a registry answers once it has written, and other tests write to the same disk
 HTPASSWD = "ann:$2b$04$lQmQ2Hwmvh62vzsf1aZS.uf1Pam4tNDrAGBRcUISwzT3EuJuAek8q"
 
 
@@ -213,16 +214,16 @@ IMAGE = "application/vnd.oci.image.manifest.v1+json"
 
 
 def upload(host: str, repository: str, data: bytes) -> None:
-    began = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=10)
+    began = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=_PATIENCE)
     place = began.headers["Location"]
     mark = "&" if "?" in place else "?"
-    done = requests.put(f"{place}{mark}digest={bases.sha256(data)}", data=data, timeout=10)
+    done = requests.put(f"{place}{mark}digest={bases.sha256(data)}", data=data, timeout=_PATIENCE)
     assert done.status_code == 201, done.text
 
 
 def put_manifest(host: str, repository: str, tag: str, text: bytes, kind: str) -> None:
     url = f"http://{host}/v2/{repository}/manifests/{tag}"
-    answer = requests.put(url, data=text, headers={"Content-Type": kind}, timeout=10)
+    answer = requests.put(url, data=text, headers={"Content-Type": kind}, timeout=_PATIENCE)
     assert answer.status_code == 201, answer.text
 
 
