@@ -68,7 +68,7 @@ def test_over_ssh_every_port_is_forwarded_and_nothing_else_is_open(tmp_path: Pat
     path = f"{tmp_path}:{os.environ['PATH']}"
     said = subprocess.run(
         [spec.with_name("start"), tmp_path / "connection"],
-        env={"PATH": path}, capture_output=True, text=True, check=True, timeout=20,
+        env={"PATH": path}, capture_output=True, text=True, check=True, timeout=300,
     ).stdout.splitlines()  # fmt: skip
     assert said[:2] == ["-F", "/my settings"]
     assert [said[at + 1] for at, word in enumerate(said) if word == "-L"] == [

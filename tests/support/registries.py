@@ -67,10 +67,12 @@ def registry(folder: Path, *, login: bool = False) -> Iterator[Registry]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            for _ in range(100):
+            begin = time.monotonic()
+            while True:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                     break
-                assert process.poll() is None, (folder / "log").read_text()
+                is_waiting = process.poll() is None and time.monotonic() - begin < _PATIENCE
+                assert is_waiting, (folder / "log").read_text()
                 time.sleep(0.05)
             yield Registry(host=f"127.0.0.1:{port}", folder=folder, process=process)
         finally:
