@@ -87,7 +87,12 @@ def make_keys(folder: Path, kind: str) -> tuple[Path, Path]:
     return private, public
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def with_marks(kind: str) -> tuple[pytest.MarkDecorator, ...]:
+    """RSA and a passphrase only before a release: the unit tests of signing have every kind."""
+    return (pytest.mark.release,) if kind in ("RSA", "P-256 with a passphrase") else ()
+
+
+@pytest.fixture(params=[pytest.param(key, id=kind, marks=with_marks(kind)) for kind, key in KINDS.items()])
 def keys(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, Path]:

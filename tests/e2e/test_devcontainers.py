@@ -137,9 +137,10 @@ def check_second_environment(project: Path, devcontainer: Callable[..., str]) ->
     assert "constraint" in printed
 
 
+@pytest.mark.release
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try what root's own project does")
 def test_a_project_of_root_opens_by_compose(cpu: Built):
-    """The files of a host's root can be written inside, and are root's afterwards."""
+    """The files of a host's root can be written inside, and are root's afterwards. `tests/run/test_devcontainer.py` has the files."""
     with open_project() as folder:
         run(ENVBUILDER, "devcontainer", "cpu", "--compose", "--write", folder)
         (folder / "theirs").write_text("of root\n")

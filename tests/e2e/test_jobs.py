@@ -334,8 +334,11 @@ def test_recipes_are_built_as_an_array_on_the_nodes(cluster, work, bench):
 # ---- SSH
 
 
-@pytest.mark.parametrize("way", [(), ("--pdsh",)], ids=["ssh", "pdsh"])
+@pytest.mark.parametrize(
+    "way", [pytest.param((), id="ssh"), pytest.param(("--pdsh",), id="pdsh", marks=pytest.mark.release)]
+)
 def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cpu, way):
+    """By pdsh only before a release: `tests/run/test_launch.py` has its command."""
     ended = finish(cluster, launch(cluster, work, cpu, "ssh", *way, "--smoke"))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert_healthy(work / "logs")
@@ -377,9 +380,9 @@ def test_a_rank_that_dies_ends_the_job_on_all_machines(cluster, work, cpu, way):
     assert "the ranks ended with exit code" in ended.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.release)])
 def test_whoever_ends_the_ssh_launch_ends_it_everywhere(cluster, work, cpu, number):
-    """Also ranks that take no notice of TERM, and what they started in a session of its own."""
+    """Also ranks that take no notice of TERM, and what they started in a session of its own. By KILL only before a release."""
     command = launch(cluster, work, cpu, "ssh", "--", "train.py", "deaf")
     with logged(*command, output=work / "launch.log", env=os.environ | cluster.env) as running:
         wait_until("all ranks run", lambda: started(work), STARTED)
