@@ -57,7 +57,8 @@ Ask = Callable[[str, str], str]  # question and default → answer
 Report = Callable[[str], None]
 _KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
-    "(.yml, .yaml), pyproject.toml, pylock.toml, pixi.toml, Pipfile, setup.py, setup.cfg, a Dockerfile, a definition file (.def) or a shell script (.sh)"
+    "(.yml, .yaml), pyproject.toml, pylock.toml, pixi.toml, Pipfile, setup.py, setup.cfg, a Dockerfile, a definition file (.def) "
+    "or a shell script (.sh)"
 )
 _HERE: Final = "this machine"
 _PYTHON: Final = """\

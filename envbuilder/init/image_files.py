@@ -63,9 +63,8 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
             case "ARG":
                 for word in shell_lines.split_words(value):
                     key, sign, default = word.partition("=")
-                    if (
-                        sign or key not in arguments
-                    ):  # a stage that only names it has the value from above the first FROM
+                    # A stage that only names it has the value from above the first FROM.
+                    if sign or key not in arguments:
                         arguments[key] = default
             case "ENV":
                 arguments |= shell_lines.read_variables(value, where, requests)

@@ -284,9 +284,8 @@ def request_project(folder: Path, requests: Requests) -> None:
     _request_headers(folder, module, requests)
     for text in required(tables.get("build-system", {})):
         name = requirement_name(text)
-        if name not in _BUILDERS or (
-            name == "torch" and name != text.strip()
-        ):  # a bound of torch is one here too
+        is_bound = name == "torch" and name != text.strip()
+        if is_bound or name not in _BUILDERS:
             read_requirement(text, str(pyproject), requests)
 
 

@@ -1,4 +1,4 @@
-"""What Dockerfiles, definition files and shell scripts have in common: the base, its variables, files, and commands that install packages."""
+"""What Dockerfiles, definition files and shell scripts share: base, variables, files, and commands that install packages."""
 
 import itertools
 import json

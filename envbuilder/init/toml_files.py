@@ -35,13 +35,13 @@ def read_pyproject(path: Path, requests: Requests) -> None:
         requests.pin("python", python, where)
     indexes = {str(index.get("name")): str(index.get("url")) for index in _tables(uv, "index")}
     places: dict[str, Mapping[str, Any]] = {
-        canonicalize_name(name): place_of(given) for name, given in _table(uv, "sources").items()
+        canonicalize_name(name): _place_of(given) for name, given in _table(uv, "sources").items()
     }
     for text in _texts(project.get("dependencies")):
         place = places.get(requirement_name(text), {})
         if url := indexes.get(str(place.get("index"))):
             read_arguments(("--extra-index-url", url), where, requests, locate=path.parent.joinpath)
-        if not read_place(requirement_name(text), place, path, requests):
+        if not _read_place(requirement_name(text), place, path, requests):
             read_requirement(text, where, requests)
     if "dependencies" in _texts(project.get("dynamic")):
         _read_dynamic(_table(_table(tool, "setuptools"), "dynamic").get("dependencies"), path, requests)
@@ -52,9 +52,9 @@ def read_pyproject(path: Path, requests: Requests) -> None:
         why = "groups are for those who develop the project"
         requests.leave(where, f"dependency-groups: {', '.join(groups)}", why)
     for name, given in _table(poetry, "dependencies").items():
-        place = place_of(given)
+        place = _place_of(given)
         wanted = place.get("version") if place else given
-        if read_place(name, place, path, requests):
+        if _read_place(name, place, path, requests):
             continue
         if not isinstance(wanted, str):
             requests.leave(where, f"{name} = {given}", "no version that a recipe can say")
@@ -75,13 +75,10 @@ def read_pixi(tables: Mapping[str, Any], path: Path, requests: Requests) -> None
     targets = _table(tables, "target")
     for table in (tables, *(_table(targets, name) for name in ("linux", "linux-64", "unix"))):
         for name, given in _table(table, "dependencies").items():
-            wanted = place_of(given).get("version", "") if isinstance(given, dict) else given
+            wanted = _place_of(given).get("version", "") if isinstance(given, dict) else given
             read_spec(f"{name} {_spec(str(wanted))}".strip(), str(path), requests)
         for name, given in _table(table, "pypi-dependencies").items():
-            place = place_of(given)
-            if not read_place(name, place, path, requests):
-                wanted = place.get("version", "") if place else given
-                read_requirement(f"{name}{'' if wanted == '*' else wanted}", str(path), requests)
+            _read_entry(name, given, path, requests)
     requests.say_together()
 
 
@@ -106,9 +103,8 @@ def read_pylock(path: Path, requests: Requests) -> None:
         if package.marker and not package.marker.evaluate(_MARKERS, context="lock_file"):
             continue
         if package.vcs and package.vcs.url:
-            text = f"{package.name} @ git+{package.vcs.url}@{package.vcs.commit_id}"
-            below = f"#subdirectory={package.vcs.subdirectory}" if package.vcs.subdirectory else ""
-            read_requirement(f"{text}{below}", str(path), requests)
+            text = _git(package.name, package.vcs.url, package.vcs.commit_id, package.vcs.subdirectory or "")
+            read_requirement(text, str(path), requests)
         elif package.directory:
             read_arguments(("--editable", f"./{package.directory.path}"), str(path), requests, locate=locate)
         elif package.archive and package.archive.url:
@@ -126,15 +122,18 @@ def read_pipfile(path: Path, requests: Requests) -> None:
     if isinstance(python := tables.get("requires", {}).get("python_version"), str):
         requests.pin("python", f"=={python}.*", str(path))
     for name, given in tables.get("packages", {}).items():
-        place = place_of(given)
-        if "ref" in place:
-            place = {**place, "rev": place["ref"]}
-        if not read_place(name, place, path, requests):
-            wanted = place.get("version", "*") if place else given
-            read_requirement(f"{name}{'' if wanted == '*' else wanted}", str(path), requests)
+        _read_entry(name, given, path, requests)
 
 
-def place_of(given: object) -> Mapping[str, Any]:
+def _read_entry(name: str, given: object, path: Path, requests: Requests) -> None:
+    """Read a package of pixi or Pipenv: a version of pip's, `*` for any, or a table that says from where it is taken."""
+    place = _place_of(given)
+    if not _read_place(name, place, path, requests):
+        wanted = place.get("version", "*") if place else given
+        read_requirement(f"{name}{'' if wanted == '*' else wanted}", str(path), requests)
+
+
+def _place_of(given: object) -> Mapping[str, Any]:
     """Return where uv or Poetry takes a requirement from: of several places, the first that is for Linux."""
     rows = given if isinstance(given, list) else [given]
     fitting = (
@@ -150,15 +149,13 @@ def _fits(marker: object) -> bool:
         return False
 
 
-def read_place(name: str, place: Mapping[str, Any], path: Path, requests: Requests) -> bool:
+def _read_place(name: str, place: Mapping[str, Any], path: Path, requests: Requests) -> bool:
     """Request what lies at a place; False where there is none but an index."""
     where, locate = str(path), path.parent.joinpath
     if "git" in place:
-        revision = next((str(place[key]) for key in ("rev", "tag", "branch") if key in place), "")
-        below = f"#subdirectory={place['subdirectory']}" if "subdirectory" in place else ""
-        read_requirement(
-            f"{name} @ git+{place['git']}{'@' if revision else ''}{revision}{below}", where, requests
-        )
+        revision = next((str(place[key]) for key in ("rev", "ref", "tag", "branch") if key in place), "")
+        text = _git(name, str(place["git"]), revision, str(place.get("subdirectory", "")))
+        read_requirement(text, where, requests)
     elif "url" in place:
         read_requirement(f"{name} @ {place['url']}", where, requests)
     elif "path" in place:
@@ -173,6 +170,11 @@ def read_place(name: str, place: Mapping[str, Any], path: Path, requests: Reques
     else:
         return False
     return True
+
+
+def _git(name: str, url: str, revision: str, below: str) -> str:
+    """Return the requirement of a project in a repository, as pip takes it."""
+    return f"{name} @ git+{url}{revision and f'@{revision}'}{below and f'#subdirectory={below}'}"
 
 
 def _members(name: str, path: Path) -> Iterator[str]:

@@ -119,7 +119,7 @@ class _Comparison:
             key = content.fragment, stored.frames[0], digest
             if key not in self._fragments:
                 block = self._system.fragment(content.fragment)
-                self._fragments[key] = bool(block) and self._are_same([block], stored.frames, digest)
+                self._fragments[key] = self._are_same([block], stored.frames, digest)
             return self._fragments[key]
         blocks = list(self._system.blocks(content))
         return sum(plain for _, _, plain in stored.frames) == content.size and self._are_same(

@@ -157,7 +157,9 @@ def make_arm(folder: Path) -> Path:
 
 
 def make_sdists(folder: Path) -> Path:
-    """Write a recipe and its lock: packages that setuptools and a backend of their own build, and as extensions a project, an archive and an sdist.
+    """Write a recipe and its lock: packages that setuptools and a backend of their own build, and three projects as extensions.
+
+    One lies in the recipe's folder, the others come as an archive and as an sdist.
 
     The source distributions lie in `files`. The output must lie elsewhere than the recipe, whose folder is a project.
     """
