@@ -12,8 +12,10 @@ import os
 from pathlib import Path
 from typing import Final
 
+from envbuilder.artifacts.outputs import VERSIONS
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
+from envbuilder.core.errors import UsageError
 from envbuilder.core.private import is_trusted, refused
 from envbuilder.core.system import utc_time
 
@@ -71,6 +73,24 @@ def adopt(sif: Path) -> None:
     is_own = sif.is_file() and not sif.is_symlink() and is_trusted(str(sif))
     if is_own and not any(version.current for version in versions(sif)):
         _link(sif, sif, sha256_file(sif))
+
+
+def choose(sif: Path, wanted: str) -> Version:
+    """Return the version that begins with these digits, without any the one before the current one. Raises UsageError without such a version."""
+    there = versions(sif)
+    if wanted:
+        digits = wanted.removeprefix("sha256:")[:DIGITS]
+        chosen = [version for version in there if version.version.startswith(digits)]
+        if len(chosen) != 1:
+            how_many = "several versions begin" if chosen else "no version begins"
+            names = ", ".join(version.version for version in there) or "none"
+            raise UsageError(f"{how_many} with `{wanted}`", hint=f"`{sif.name}` has these: {names}")
+        return chosen[0]
+    current = next((number for number, version in enumerate(there) if version.current), -1)
+    if current + 1 == len(there):
+        hint = f"`{VERSIONS}=3` keeps three versions from the next build or pull on"
+        raise UsageError(f"`{sif.name}` has no version before the current one", hint=hint)
+    return there[current + 1]
 
 
 def switch(sif: Path, version: Version) -> None:

@@ -4,22 +4,13 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts.oci.naming import FORMS, Form
+from envbuilder.artifacts.oci.naming import FORMS
 from envbuilder.commands.context import Session, offer
 from envbuilder.core.console import Console
-from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.registry.client import Client
 
 Only = Annotated[str, typer.Option("--only", help="`image` or `sif`, instead of both", autocompletion=offer(*FORMS))]  # fmt: skip
-
-
-def parse_only(only: str) -> tuple[Form, ...]:
-    """Return the forms that `--only` leaves; raises UsageError."""
-    forms = tuple(form for form in FORMS if only in ("", form))
-    if not forms:
-        raise UsageError(f"there is no form `{only}`", hint=f"`--only` takes {' or '.join(FORMS)}")
-    return forms
 
 
 def make_client(session: Session, console: Console) -> Client:

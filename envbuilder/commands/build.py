@@ -1,7 +1,6 @@
 """`build`: image and SIF from the lock, of one recipe or of many."""
 
 import functools
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +27,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import columns
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
-from envbuilder.run.launch.array import ArrayJob, make_array, submit_array
+from envbuilder.run.launch.array import ArrayJob, build_words, make_array, submit_array
 from envbuilder.run.launch.site import find_slurm_site
 from envbuilder.run.launch.start import WrittenScript, show_script
 
@@ -111,9 +110,7 @@ def build(
         site = find_slurm_site(
             profile, hint="without `--on slurm` this machine builds them", options=sbatch or ()
         )
-        words = [sys.executable, "-m", "envbuilder", "build", "--output", str(output.absolute())]
-        words += ["--offline"] if offline else []
-        words += ["--host", str(host.absolute())] if host else []
+        words = build_words(output.absolute(), host, offline=offline)
         array = make_array(
             files, words, cache=cache_folder(session.environment).absolute(), folder=Path.cwd(), output=output.absolute(),
             site=site, at_once=jobs or 0,

@@ -11,10 +11,8 @@ from envbuilder.commands.context import Artifacts, Force, Name, Profile, Recipes
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
-from envbuilder.core.plain import pasted
-from envbuilder.lock.file import load_lock, lock_path
 from envbuilder.recipe.load import find_recipe, load
-from envbuilder.run.devcontainer import FILE, FOLDER, EditorFacts, make_files, probe_mirror, save_files
+from envbuilder.run.devcontainer import FILE, FOLDER, facts_of, make_files, probe_mirror, save_files
 from envbuilder.run.exec import warn_of_missing_image
 from envbuilder.run.named import need_sif
 from envbuilder.run.ssh_session import open_remote
@@ -64,19 +62,10 @@ def devcontainer(
         remote, config = open_remote(
             outputs, session.environment, host=ssh, srun=srun, profile=profile, folder=write, force=force
         )
-        text = (
-            f"{config}: `{pasted('ssh', '-F', config, remote.alias)}`; with `Include {config}` "
-            f"as the first line of ~/.ssh/config VS Code knows `{remote.alias}`, too"
-        )
-        return Reply(data=SshHost(config=config, host=remote.alias), text=text)
+        return Reply(data=SshHost(config=config, host=remote.alias), text=remote.how_to_use(config))
     recipe = load(find_recipe(name, recipes))
-    path = lock_path(recipe)
-    facts = EditorFacts(
-        python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image,
-        has_standalone=path.exists() and load_lock(path, recipe=name).interpreter is not None,
-    )  # fmt: skip
     files = make_files(
-        recipe.name, image or image_name(recipe.name), facts, base=recipe.base,
+        recipe.name, image or image_name(recipe.name), facts_of(recipe, name), base=recipe.base,
         compose=(write or Path()).absolute().name or "root" if compose else "",
         mirror=probe_mirror(recipe.base, session.environment, Console(color=session.color).say),
     )  # fmt: skip

@@ -47,7 +47,7 @@ def history(
     if switch or rollback:
         if rollback and past.versions(sif):
             past.adopt(sif)  # a copy of a version decides which one is before it
-        chosen = _chosen(sif, switch)
+        chosen = past.choose(sif, switch)
         past.adopt(sif)
         past.switch(sif, chosen)
     removed = past.prune(sif, prune) if prune else ()
@@ -63,21 +63,3 @@ def history(
         )
         text = f"{sif.name} has no earlier versions: {hint}"
     return Reply(data=History(sif=sif, versions=listed, removed=removed), text=text)
-
-
-def _chosen(sif: Path, wanted: str) -> past.Version:
-    """Return the version that begins with these digits, otherwise the one before the current one."""
-    there = past.versions(sif)
-    if wanted:
-        digits = wanted.removeprefix("sha256:")[: past.DIGITS]
-        chosen = [version for version in there if version.version.startswith(digits)]
-        if len(chosen) != 1:
-            how_many = "several versions begin" if chosen else "no version begins"
-            names = ", ".join(version.version for version in there) or "none"
-            raise UsageError(f"{how_many} with `{wanted}`", hint=f"`{sif.name}` has these: {names}")
-        return chosen[0]
-    current = next((number for number, version in enumerate(there) if version.current), -1)
-    if current + 1 == len(there):
-        hint = f"`{VERSIONS}=3` keeps three versions from the next build or pull on"
-        raise UsageError(f"`{sif.name}` has no version before the current one", hint=hint)
-    return there[current + 1]

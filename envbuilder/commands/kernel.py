@@ -1,7 +1,6 @@
 """`kernel`: a Jupyter kernel that runs in the environment, here, over SSH or in a Slurm job."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +14,14 @@ from envbuilder.commands.exec import Form
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import UsageError
 from envbuilder.run.exec import parse_form
-from envbuilder.run.kernel import Kernel, need_ipykernel, read_sbom_of_image, save_kernel
-from envbuilder.run.launch.site import find_site
+from envbuilder.run.kernel import (
+    kernels_of,
+    make_kernel,
+    need_ipykernel,
+    read_sbom_of_image,
+    save_kernel,
+)
 from envbuilder.run.named import need_sif
-from envbuilder.run.ssh_session import open_remote
 
 
 class WrittenKernel(Answer):
@@ -43,8 +46,8 @@ def kernel(
     force: Force, profile: Profile, artifacts: Artifacts, recipes: Recipes,
 ) -> Reply[WrittenKernel]:  # fmt: skip
     """Write a Jupyter kernel that runs in the environment. Jupyter itself stays outside."""
-    in_image, is_remote = parse_form(inside) == "image", bool(ssh or srun)
-    if in_image and is_remote:
+    in_image = parse_form(inside) == "image"
+    if in_image and (ssh or srun):
         raise UsageError("`--in image` cannot be combined with `--ssh` or `--srun`", hint="these run the SIF")
     outputs = find_outputs(name, artifacts)
     if in_image:
@@ -52,17 +55,8 @@ def kernel(
     elif not ssh or os.path.lexists(outputs.sif):
         need_sif(name, artifacts, recipes)
         need_ipykernel(name, outputs, read_documents(outputs.sif)[0])
-    made = Kernel(
-        name=outputs.name, sif=outputs.sif.absolute(), site=find_site(profile), form="sif", place=""
+    made = make_kernel(
+        outputs, session.environment, in_image=in_image, ssh=ssh, srun=srun, profile=profile, force=force
     )
-    if in_image:
-        made = replace(made, form="image", place="image", image=outputs.image_name)
-    elif is_remote:
-        remote, config = open_remote(
-            outputs, session.environment, host=ssh, srun=srun, profile=profile, folder=None, force=force
-        )
-        place = "-".join(filter(None, ("slurm" if srun else "", ssh)))
-        made = replace(made, form="ssh", place=place, config=str(config), host=remote.alias)
-    data = session.environment.get("JUPYTER_DATA_DIR") or Path.home() / ".local/share/jupyter"
-    file = save_kernel(made, (write or Path(data) / "kernels").absolute(), force=force)
+    file = save_kernel(made, (write or kernels_of(session.environment)).absolute(), force=force)
     return Reply(data=WrittenKernel(file=file, kernel=made.folder), text=str(file))

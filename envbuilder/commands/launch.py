@@ -152,12 +152,8 @@ def _become(session: Session, options: LaunchOptions, path: Path | None, *, dry_
 
 
 def _prepare(session: Session, options: LaunchOptions, *, starts: bool = True) -> LaunchJob:
-    """Return the job, after warnings of what it lacks. Raises UsageError for a job or a program that cannot run."""
-    job = prepare(options, session.environment)
-    late = start.check_time(job) if job.where == "slurm" else ""
-    for warning in filter(None, (start.check_program(options, starts=starts), late)):
-        Console(color=session.color).say(f"warning: {warning}")
-    return job
+    report = Console(color=session.color).say
+    return start.checked(prepare(options, session.environment), options, report, starts=starts)
 
 
 def _show_script(

@@ -1,21 +1,19 @@
 """`pull`: image and SIF from an OCI registry."""
 
 import contextlib
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from envbuilder.artifacts.oci.naming import find_reference
-from envbuilder.artifacts.outputs import VARIANT, Outputs, versions_to_keep
+from envbuilder.artifacts.oci.naming import find_source, parse_only
+from envbuilder.artifacts.outputs import Outputs, versions_to_keep
 from envbuilder.commands._console import open_console, say_closed
-from envbuilder.commands._push_pull import Only, make_client, parse_only
+from envbuilder.commands._push_pull import Only, make_client
 from envbuilder.commands.context import Output, Session, command, open_store
 from envbuilder.core.answer import Reply
 from envbuilder.core.errors import SpaceError, UsageError
 from envbuilder.core.processor import PROCESSORS
-from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
 PLATFORMS: Final = tuple(processor.platform for processor in PROCESSORS)
@@ -40,16 +38,11 @@ def pull(
     if platform and platform not in PLATFORMS:
         hint = f"`--platform` takes {' or '.join(PLATFORMS)}"
         raise UsageError(f"there is no platform `{platform}`", hint=hint)
-    oldest = _parse_date(not_older_than) if not_older_than else None
+    oldest = registry.parse_date(not_older_than) if not_older_than else None
     if oldest and key is None:
         raise UsageError("`--not-older-than` goes by the time in a signature", hint="add `--key PUBLIC`")
     client = make_client(session, shown)
-    is_recipe = reference.endswith((SUFFIX, ".yml"))
-    wanted = Path(reference).stem if is_recipe else reference
-    source = find_reference(wanted, client.settings.prefix)
-    name = source.repository.rpartition("/")[2]
-    if f"{name}{VARIANT}{source.tag}" == wanted:
-        name = wanted
+    source, name = find_source(reference, client.settings.prefix)
     outputs = Outputs(folder=output.absolute(), name=name)
     with contextlib.ExitStack() as stack, shown.group(f"pull {outputs.name}"):
         try:
@@ -64,13 +57,3 @@ def pull(
         )  # fmt: skip
     say_closed(session, output, outputs.sif, outputs.image)
     return Reply(data=pulled, text=pulled.text())
-
-
-def _parse_date(text: str) -> datetime:
-    """Return a date or a time of ISO 8601. Without an offset it is UTC."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        hint = "write a date: 2026-11-30, or 2026-11-30T12:00"
-        raise UsageError(f"`--not-older-than` is `{text}`", hint=hint) from error
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

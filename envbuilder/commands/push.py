@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts.oci.naming import LATEST, find_reference
+from envbuilder.artifacts.oci.naming import LATEST, find_reference, parse_only
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
 from envbuilder.builder.built import make_release, sign_artifacts
 from envbuilder.commands._console import build_context, open_console
-from envbuilder.commands._push_pull import Only, make_client, parse_only
+from envbuilder.commands._push_pull import Only, make_client
 from envbuilder.commands.context import RECIPES, Artifacts, Session, command, open_store, recipe_argument
 from envbuilder.core.answer import BareAnswer, Reply
 from envbuilder.core.errors import UsageError

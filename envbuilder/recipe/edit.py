@@ -1,8 +1,10 @@
 """Write requirements and projects into the text of a recipe. Its comments, its order and all else stay as they are."""
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -12,22 +14,55 @@ from pydantic_core import PydanticCustomError
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, parse_yaml
+from envbuilder.core.plain import need_no_credentials, pasted
 from envbuilder.recipe.packages import parse_requirement
-from envbuilder.recipe.requirement_file import Direct
+from envbuilder.recipe.requirement_file import Direct, parse_direct
 
 # Requirements that YAML reads as they are, in a block and in brackets.
 _PLAIN: Final = re.compile(r"[A-Za-z][\w.<>=!~*+-]*(,[\w.<>=!~*+-]+)*")
 _PLAIN_IN_BRACKETS: Final = re.compile(r"[A-Za-z][\w.<>=!~*+-]*")
 
 
-def parse_package(text: str) -> str:
-    """Return a requirement as it was typed. Raises UsageError for a text that a recipe does not take as one."""
+def need_writable(recipe: Path, packages: Sequence[str]) -> None:
+    """Raise UsageError for a recipe that this user may not write, such as one of a folder that a site shares."""
+    if os.access(recipe, os.W_OK) and os.access(recipe.parent, os.W_OK):
+        return
+    copy = f"cp -R --no-preserve=mode {pasted(recipe.parent.resolve())} my-recipes"
+    again = f"envbuilder add {pasted(recipe.stem, *packages, '--recipes', 'my-recipes')}"
+    raise UsageError(
+        f"you may not write the recipe `{recipe}`", hint=f"`{copy}` copies its folder; then `{again}`"
+    )
+
+
+def parse_added(text: str) -> str | Direct:
+    """Return a requirement as it was typed, or a project of a git repository. Raises UsageError for any other text."""
+    need_no_credentials(text)
+    place = parse_direct(text.strip())
+    if place and place.git:
+        return place
     try:
         parse_requirement(text.strip())
     except PydanticCustomError as error:
         context = error.context or {}
         raise UsageError(context["message"], hint=context["hint"]) from error
     return text.strip()
+
+
+def put(
+    text: str, asked: Sequence[str | Direct], find_commit: Callable[[Direct], str]
+) -> tuple[str, tuple[str, ...]]:
+    """Put requirements and projects into the text of a recipe. Returns the text and a line for each change.
+
+    Raises UsageError where the recipe cannot take one.
+    """
+    edits = []
+    for package in asked:
+        if isinstance(package, Direct):
+            text, edit = put_project(text, package, find_commit(package))
+        else:
+            text, edit = put_package(text, package)
+        edits.append(edit)
+    return text, tuple(edits)
 
 
 def put_package(text: str, requirement: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ where the next pull resumes them. `envbuilder/registry/transfer.py` moves the by
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from envbuilder.artifacts.oci.model import Manifest
@@ -116,6 +116,16 @@ def pull(
         bytes_resumed=transfer.resumed,
         bytes_here=transfer.here,
     )
+
+
+def parse_date(text: str) -> datetime:
+    """Return a date or a time of ISO 8601. Without an offset it is UTC. Raises UsageError for another text."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        hint = "write a date: 2026-11-30, or 2026-11-30T12:00"
+        raise UsageError(f"`--not-older-than` is `{text}`", hint=hint) from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _key_check(key: Path) -> IsSigned:

@@ -18,8 +18,10 @@ from envbuilder.core.cache import need_same, save_text
 from envbuilder.core.errors import ToolError, UsageError, blaming_path
 from envbuilder.core.plain import one_line
 from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.file import load_lock, lock_path
 from envbuilder.plan.contents import USER
 from envbuilder.plan.model import STANDALONE_PREFIX, Plan
+from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import UBUNTU, probe_sources, shown
 
 LABEL: Final = "devcontainer.metadata"
@@ -49,6 +51,15 @@ class EditorFacts:
     def venv(self) -> str:
         """The second environment, for a project's own packages."""
         return f"{self.home}/venv"
+
+
+def facts_of(recipe: Recipe, typed: str) -> EditorFacts:
+    """Return the facts of a recipe, which need not be locked yet."""
+    path = lock_path(recipe)
+    return EditorFacts(
+        python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image,
+        has_standalone=path.exists() and load_lock(path, recipe=typed).interpreter is not None,
+    )  # fmt: skip
 
 
 def metadata(facts: EditorFacts, python: str = "/opt/env/bin/python") -> dict[str, object]:

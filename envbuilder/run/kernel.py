@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,8 +21,9 @@ from envbuilder.plan.contents import SBOM
 from envbuilder.run.container import START_FILE, Surroundings, run_in_image
 from envbuilder.run.exec import need_engine
 from envbuilder.run.launch.script import WRITTEN_BY, compose, quoted, render_enter
-from envbuilder.run.launch.site import Site
+from envbuilder.run.launch.site import Site, find_site
 from envbuilder.run.named import need_image
+from envbuilder.run.ssh_session import open_remote
 
 BODY: Final = Path(__file__).with_suffix(".sh")
 BOOT: Final = Path(__file__).with_name("kernel_boot.py")
@@ -47,6 +48,32 @@ class Kernel:
         """Return the name of the kernel: Jupyter takes letters, digits, `.`, `_` and `-`."""
         words = ("envbuilder", self.name, *([self.place] if self.place else []))
         return re.sub(r"[^a-z0-9._-]+", "-", "-".join(words).lower())
+
+
+def make_kernel(
+    outputs: Outputs, environment: Mapping[str, str], *, in_image: bool, ssh: str, srun: str, profile: str, force: bool
+) -> Kernel:  # fmt: skip
+    """Return the kernel of an environment: in the image, in the SIF here, or in the SIF by `ssh`, `srun` or both.
+
+    Sets the SSH session up for these; raises what `open_remote` raises.
+    """
+    here = Kernel(
+        name=outputs.name, sif=outputs.sif.absolute(), site=find_site(profile), form="sif", place=""
+    )
+    if in_image:
+        return replace(here, form="image", place="image", image=outputs.image_name)
+    if not (ssh or srun):
+        return here
+    remote, config = open_remote(
+        outputs, environment, host=ssh, srun=srun, profile=profile, folder=None, force=force
+    )
+    place = "-".join(filter(None, ("slurm" if srun else "", ssh)))
+    return replace(here, form="ssh", place=place, config=str(config), host=remote.alias)
+
+
+def kernels_of(environment: Mapping[str, str]) -> Path:
+    """Return the folder in which Jupyter looks for its user's kernels."""
+    return Path(environment.get("JUPYTER_DATA_DIR") or Path.home() / ".local/share/jupyter") / "kernels"
 
 
 def render_files(kernel: Kernel, folder: Path) -> dict[str, str]:

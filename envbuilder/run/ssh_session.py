@@ -59,6 +59,13 @@ class SshSession:
     def alias(self) -> str:
         return f"envbuilder-{self.label}"
 
+    def how_to_use(self, config: Path) -> str:
+        """Return what connects, from a shell and from VS Code; `config` is the file of the settings."""
+        return (
+            f"{config}: `{pasted('ssh', '-F', config, self.alias)}`; with `Include {config}` "
+            f"as the first line of ~/.ssh/config VS Code knows `{self.alias}`, too"
+        )
+
     def path(self, kind: str) -> Path:
         return self.folder / f"{self.label}.{kind}"
 

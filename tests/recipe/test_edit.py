@@ -3,7 +3,7 @@
 import pytest
 
 from envbuilder.core.errors import UsageError
-from envbuilder.recipe.edit import parse_package, put_package, put_project
+from envbuilder.recipe.edit import parse_added, put_package, put_project
 from envbuilder.recipe.requirement_file import Direct
 
 PINS = 'base: debian/bookworm # the suite\npython: "3.11"\n'
@@ -81,12 +81,12 @@ def test_a_form_that_is_not_edited_is_refused_with_what_to_do(text: str):
 )
 def test_what_is_no_requirement_is_refused(text: str, message: str, hint: str):
     with pytest.raises(UsageError, match=message) as caught:
-        parse_package(text)
+        parse_added(text)
     assert hint in caught.value.hint
 
 
 def test_a_requirement_is_written_as_it_was_typed():
-    assert parse_package(" numpy>=2,<3 ") == "numpy>=2,<3"
+    assert parse_added(" numpy>=2,<3 ") == "numpy>=2,<3"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
 from envbuilder.artifacts.oci.model import Descriptor, Manifest
@@ -59,6 +60,14 @@ class Reference:
 
     def with_digest(self, digest: Sha256) -> "Reference":
         return replace(self, digest=digest)
+
+
+def parse_only(only: str) -> tuple[Form, ...]:
+    """Return the forms that `--only` leaves; raises UsageError."""
+    forms = tuple(form for form in FORMS if only in ("", form))
+    if not forms:
+        raise UsageError(f"there is no form `{only}`", hint=f"`--only` takes {' or '.join(FORMS)}")
+    return forms
 
 
 def default_registry() -> str:
@@ -124,6 +133,14 @@ def find_reference(text: str, prefix: str) -> Reference:
     except ValueError as error:
         hint = "write REGISTRY/REPOSITORY:TAG in lower-case letters, without `https://`"
         raise UsageError(str(error), hint=hint) from error
+
+
+def find_source(typed: str, prefix: str) -> tuple[Reference, str]:
+    """Return the reference of what a user typed for `pull`, and the name of its files: a variant keeps its own, a100@torch2.6.0."""
+    wanted = Path(typed).stem if typed.endswith((".yaml", ".yml")) else typed
+    source = find_reference(wanted, prefix)
+    name = source.name
+    return source, wanted if f"{name}{VARIANT}{source.tag}" == wanted else name
 
 
 def sif_reference(image: Reference, processor: Processor = X86_64) -> Reference:

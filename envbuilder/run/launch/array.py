@@ -1,6 +1,7 @@
 """Build many recipes as one Slurm array job: one task per recipe, with a shared cache and output folder."""
 
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,13 @@ from envbuilder.run.launch.site import Site
 from envbuilder.run.launch.start import GeneratedScript, submit
 
 NAME: Final = "build"  # of the job, its script and its logs
+
+
+def build_words(output: Path, host: Path | None, *, offline: bool) -> tuple[str, ...]:
+    """Return the command that builds one recipe on a node, without the recipe."""
+    facts = ("--host", str(host.absolute())) if host else ()
+    words = ("--output", str(output), *(("--offline",) if offline else ()), *facts)
+    return (sys.executable, "-m", "envbuilder", "build", *words)
 
 
 def make_array(

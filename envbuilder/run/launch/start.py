@@ -213,6 +213,16 @@ def failures(started: Started) -> tuple[Incident, ...]:
     return tuple(incident for incident in diagnosis.incidents if incident.role is not Role.CONSEQUENCE)
 
 
+def checked(
+    job: LaunchJob, options: LaunchOptions, report: Callable[[str], None], *, starts: bool
+) -> LaunchJob:
+    """Return the job, after warnings of what it lacks. Raises UsageError for a program that cannot run."""
+    late = check_time(job) if job.where == "slurm" else ""
+    for warning in filter(None, (check_program(options, starts=starts), late)):
+        report(f"warning: {warning}")
+    return job
+
+
 def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
     """Return a warning about the program, or "". Raises UsageError for a file with which no rank can start.
 
