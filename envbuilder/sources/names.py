@@ -5,13 +5,14 @@ those of apt, uv and pip, otherwise from the tools' defaults. `resolve` and `fet
 """
 
 import configparser
+import functools
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, overload
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from envbuilder.core.cache import Sha256
@@ -81,15 +82,32 @@ class Wanted(Protocol):
     def path(self) -> str: ...
 
 
+class _Asked(Sequence[str]):
+    """The mirrors of a source, which are looked up when the first is needed: apt takes 0.4 s of a core to say them."""
+
+    def __init__(self, ask: Callable[[], tuple[str, ...]]) -> None:
+        self._ask = ask
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return self._ask()[index]
+
+    def __len__(self) -> int:
+        return len(self._ask())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Base URLs (`http`, `https` or `file`) and folders; URLs may hold credentials, so show them with `shown` only."""
 
-    debian: tuple[str, ...]  # mirrors of the Debian archive; the first one resolves
-    security: tuple[str, ...] = ()  # of Debian's security archive
+    debian: Sequence[str]  # mirrors of the Debian archive; the first one resolves
+    security: Sequence[str] = ()  # of Debian's security archive
     snapshot: str = DEBIAN_SNAPSHOT  # keeps both as they were on every day; "" for none
     keyring: Path | None = None  # what signs the suites of both; None for the toolbox's
-    ubuntu: tuple[str, ...] = (UBUNTU_ARCHIVE,)
+    ubuntu: Sequence[str] = (UBUNTU_ARCHIVE,)
     ubuntu_snapshot: str = UBUNTU_SNAPSHOT  # has a folder for each moment; "" for none
     ubuntu_files: str = UBUNTU_FILES  # has every file that was ever published, by its name; "" for none
     ubuntu_keyring: Path | None = None
@@ -110,7 +128,7 @@ class Sources:
             self.pytorch, *self.standalone, self.cuda, *(url for _, url in self.apt),
         )  # fmt: skip
 
-    def mirrors(self, source: str) -> tuple[str, ...]:
+    def mirrors(self, source: str) -> Sequence[str]:
         """Return the addresses below which a source has its files; none for a package index."""
         known = {
             DEBIAN: self.debian, DEBIAN_SECURITY: self.security, UBUNTU: self.ubuntu, STANDALONE: self.standalone,
@@ -127,21 +145,21 @@ class Sources:
 
 
 def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
-    """Read settings and configuration; starts apt-get unless every mirror is set."""
+    """Read settings and configuration. The first use of a mirror starts apt-get, unless every mirror is set."""
     _check_addresses(environment)
     pip = _pip_settings(environment)
-    mirrors = _mirrors(environment, runner)
+    mirrors = functools.cache(lambda: _mirrors(environment, runner))
     folders = environment.get("ENVBUILDER_FOLDERS", "")
     listed = _first(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS") or pip.get("find-links", "")
     links = folders.split(":") if folders else re.split(r"[\s,]+", listed.strip())
     releases = environment.get("UV_PYTHON_INSTALL_MIRROR", "")
     bundle = _first(environment, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT") or pip.get("cert", "")
     return Sources(
-        debian=mirrors[DEBIAN],
-        security=mirrors[DEBIAN_SECURITY],
+        debian=_Asked(lambda: mirrors()[DEBIAN]),
+        security=_Asked(lambda: mirrors()[DEBIAN_SECURITY]),
         snapshot=_service(environment, "ENVBUILDER_DEBIAN_SNAPSHOT", DEBIAN_SNAPSHOT),
         keyring=_keyring(environment, "ENVBUILDER_DEBIAN_KEYRING"),
-        ubuntu=mirrors[UBUNTU],
+        ubuntu=_Asked(lambda: mirrors()[UBUNTU]),
         ubuntu_snapshot=_service(environment, "ENVBUILDER_UBUNTU_SNAPSHOT", UBUNTU_SNAPSHOT),
         ubuntu_files=_service(environment, "ENVBUILDER_UBUNTU_FILES", UBUNTU_FILES),
         ubuntu_keyring=_keyring(environment, "ENVBUILDER_UBUNTU_KEYRING"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -321,6 +322,18 @@ def test_a_large_local_wheel_is_locked_by_its_own_bytes(
     assert torch.sha256 == sha256_file(world.folders[0] / torch.filename)
     assert torch.size == (world.folders[0] / torch.filename).stat().st_size
     assert "filelock" in [wheel.name for wheel in lock.wheels]
+
+    # What is shown of it is written once, and again for another file under its name.
+    def shown() -> dict[Path, int]:
+        return {path: path.stat().st_ino for path in means.store.resolver("uv").glob("shown/*")}
+
+    before = shown()
+    assert before
+    assert lock_as_of(recipe, means) == lock
+    assert shown() == before
+    os.utime(world.folders[0] / torch.filename, (1, 1))
+    assert lock_as_of(recipe, means) == lock
+    assert len(shown()) == len(before) + 1
 
 
 @pytest.mark.programs

@@ -52,17 +52,31 @@ def test_settings_win_and_then_apt_is_not_asked(tmp_path: Path) -> None:
         },
         runner,
     )
-    assert found.debian == ("http://one.invalid/debian/", "http://two.invalid/debian/")
+    assert tuple(found.debian) == ("http://one.invalid/debian/", "http://two.invalid/debian/")
     assert found.indexes == ("https://index.invalid/simple/",)
     assert found.pytorch == "https://torch.invalid/whl/"
     assert found.standalone == ("https://python.invalid/releases/",)
     assert found.folders == (tmp_path,)
     assert found.keyring == Path("/site.gpg")
-    assert found.security == ("http://one.invalid/security/",)
-    assert found.ubuntu == ("http://one.invalid/ubuntu/",)
+    assert tuple(found.security) == ("http://one.invalid/security/",)
+    assert tuple(found.ubuntu) == ("http://one.invalid/ubuntu/",)
     assert (found.ubuntu_snapshot, found.ubuntu_files) == ("", "http://one.invalid/files/")
     assert found.ubuntu_keyring == Path("/ubuntu.gpg")
     assert runner.commands == []
+
+
+def test_apt_is_asked_once_and_not_before_a_mirror_is_needed() -> None:
+    runner = apt(
+        "Debian\tDebian\thttp://apt.invalid/debian/", "Debian\tDebian-Security\thttp://apt.invalid/security/"
+    )
+    sources = probe({}, runner)
+    assert sources.indexes
+    assert runner.commands == []
+    assert [*sources.debian, *sources.security] == [
+        "http://apt.invalid/debian/",
+        "http://apt.invalid/security/",
+    ]
+    assert len(runner.commands) == 1
 
 
 @pytest.mark.parametrize("address", ["foo", "https://10.9.9.9:99999/x", "https://[::1/x"])
@@ -90,9 +104,9 @@ def test_apt_gives_the_mirrors_of_each_archive() -> None:
         "Debian\tDebian\tfile:/srv/mirror",
     )
     found = probe({}, runner)
-    assert found.debian == ("http://mirror.invalid/debian/", "file:/srv/mirror/")
-    assert found.security == ("http://mirror.invalid/debian-security/",)
-    assert found.ubuntu == ("http://mirror.invalid/ubuntu/",)
+    assert tuple(found.debian) == ("http://mirror.invalid/debian/", "file:/srv/mirror/")
+    assert tuple(found.security) == ("http://mirror.invalid/debian-security/",)
+    assert tuple(found.ubuntu) == ("http://mirror.invalid/ubuntu/",)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +118,8 @@ def test_apt_gives_the_mirrors_of_each_archive() -> None:
 )
 def test_a_named_mirror_has_the_security_archive_beside_it(mirror: str, security: tuple[str, ...]) -> None:
     found = probe({"ENVBUILDER_DEBIAN_MIRROR": mirror})
-    assert found.security == security
-    assert found.ubuntu == (UBUNTU_ARCHIVE,)
+    assert tuple(found.security) == security
+    assert tuple(found.ubuntu) == (UBUNTU_ARCHIVE,)
 
 
 def test_the_archive_of_a_day_is_named_for_each_source() -> None:
@@ -133,8 +147,8 @@ def test_a_mirror_whose_lists_were_not_read_yet_is_known_by_its_path(read: str) 
             )
 
     found = probe({}, Fresh())
-    assert found.debian == ("http://mirror.invalid/debian/",)
-    assert found.security == ("http://mirror.invalid/debian-security/",)
+    assert tuple(found.debian) == ("http://mirror.invalid/debian/",)
+    assert tuple(found.security) == ("http://mirror.invalid/debian-security/",)
 
 
 def test_a_list_of_mirrors_is_read(tmp_path: Path) -> None:
@@ -142,7 +156,7 @@ def test_a_list_of_mirrors_is_read(tmp_path: Path) -> None:
         "# ours\nhttp://one.invalid/debian priority:1\n\nhttp://two.invalid/debian\n"
     )
     found = probe({}, apt(f"Debian\tDebian\tmirror+file:{tmp_path}/list"))
-    assert found.debian == ("http://one.invalid/debian/", "http://two.invalid/debian/")
+    assert tuple(found.debian) == ("http://one.invalid/debian/", "http://two.invalid/debian/")
 
 
 def test_a_machine_without_apt_takes_debians_own_mirror() -> None:
@@ -151,8 +165,8 @@ def test_a_machine_without_apt_takes_debians_own_mirror() -> None:
             raise ToolError("`apt-get` is not installed")
 
     found = probe({}, NoApt())
-    assert found.debian == (DEBIAN_ARCHIVE,)
-    assert found.security == (DEBIAN_ARCHIVE.replace("/debian/", "/debian-security/"),)
+    assert tuple(found.debian) == (DEBIAN_ARCHIVE,)
+    assert tuple(found.security) == (DEBIAN_ARCHIVE.replace("/debian/", "/debian-security/"),)
 
 
 def test_pip_and_uv_variables_count_with_their_ways_to_write_several(tmp_path: Path) -> None:

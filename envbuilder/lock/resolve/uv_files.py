@@ -5,6 +5,7 @@ Of each package in an answer, the file is chosen that an installer on the target
 
 import contextlib
 import functools
+import io
 import json
 import re
 import tomllib
@@ -22,7 +23,7 @@ from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, Pylock
 from packaging.utils import parse_wheel_filename
 
 from envbuilder.core.archive import BoundedZip
-from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.cache import Sha256, save_bytes, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
@@ -106,8 +107,10 @@ def uv_platform(glibc: str, processor: Processor) -> str:
     return processor.uv_platform(min(int(glibc.split(".")[1]), NEWEST_MANYLINUX))
 
 
-def show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
+def show_folders(folders: Sequence[Path], links: Path, kept: Path) -> dict[Path, Path]:
     """Make a folder that shows uv every local package, large wheels by metadata alone. Returns shown → real path.
+
+    What was written of a large wheel stays in `kept`, for as long as the wheel is the same file.
 
     uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
     """
@@ -120,7 +123,14 @@ def show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
         if file.suffix != ".whl" or file.stat().st_size < LARGE:
             shown.symlink_to(file.absolute())
         else:
-            _write_metadata_only(file, shown)
+            status = file.stat()
+            words = (str(file.absolute()), str(status.st_size), str(status.st_mtime_ns))
+            short = kept / sha256_text("\n".join(words))
+            if not short.exists():
+                with contextlib.suppress(zipfile.BadZipFile):  # no wheel, and not shown
+                    save_bytes(short, _metadata_only(file))
+            if short.exists():
+                shown.symlink_to(short)
         local[shown] = file
     return local
 
@@ -132,16 +142,14 @@ def write_python(folder: Path) -> None:
     (site / "no_build.pth").write_text(_NO_BUILD, encoding="utf-8")
 
 
-def _write_metadata_only(wheel: Path, shown: Path) -> None:
-    """Write a wheel with only the `.dist-info` of another. A file that is no wheel is skipped."""
-    with (
-        contextlib.suppress(zipfile.BadZipFile),
-        BoundedZip(wheel) as whole,
-        zipfile.ZipFile(shown, "w") as part,
-    ):
+def _metadata_only(wheel: Path) -> bytes:
+    """Return a wheel with only the `.dist-info` of another. Raises BadZipFile for a file that is no wheel."""
+    written = io.BytesIO()
+    with BoundedZip(wheel) as whole, zipfile.ZipFile(written, "w") as part:
         for entry in whole.infolist():
             if re.fullmatch(r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD)", entry.filename):
                 part.writestr(entry, whole.read(entry))
+    return written.getvalue()
 
 
 def write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
@@ -285,7 +293,7 @@ class UvAnswer:
     def _identity(self, file: _File) -> tuple[Path | None, str | None]:
         """Return the local file of an entry, if there is one, and its sha256 if it is known."""
         real = self.local.get(file_path(_url(file)) or Path())
-        return real, sha256_file(real) if real else file.hashes.get("sha256")
+        return real, _sha256(real, real.stat().st_mtime_ns) if real else file.hashes.get("sha256")
 
     def _with_sizes(self, files: Mapping[str, Artifact]) -> Artifacts:
         """Return the files, sorted by name. Missing sizes come from the old lock, the cache or the network."""
@@ -299,6 +307,12 @@ class UvAnswer:
         sizes.update(zip(left, self.context.fetcher.measure(left), strict=True))
         sized = (replace(file, size=sizes[url]) for url, file in files.items())
         return tuple(sorted(sized, key=lambda file: file.name))
+
+
+@functools.cache
+def _sha256(path: Path, _mtime: int) -> Sha256:
+    """Return the sha256 of a file: several answers of uv name the same large wheel."""
+    return sha256_file(path)
 
 
 def _url(file: _File) -> str:

@@ -149,11 +149,11 @@ class Uv:
         """
         context, sources = self.context, self.context.sources()
         with context.store.workspace() as work:
-            local = show_folders(sources.folders, work / "links")
+            cache = context.store.resolver("uv")
+            local = show_folders(sources.folders, work / "links", cache / "shown")
             for project in question.provided:
                 project.write_wheel(work / "links")
             write_python(work / "python")
-            cache = context.store.resolver("uv")
             command = make_command(question, sources, work=work, cache=cache, output=output)
             attempts = [*([question.pinned(question.prefer)] if question.prefer else []), question]
             while attempts:

@@ -249,13 +249,17 @@ class SourceClient:
         self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> session.Response:
         # In clear text, `~/.netrc` is for the addresses that a setting or the recipe names, and for none that an index names.
-        known = filter(None, (*self.sources.addresses, *self._repositories.values()))
-        is_open = url.startswith("http:") and not any(session.is_same_origin(source, url) for source in known)
+        is_open = url.startswith("http:") and not self._names(url)
         response = self._session.send(method, url, headers=headers, authorization="" if is_open else None)
         if response.ok:
             return response
         response.close()
         raise _judged(response, url)
+
+    def _names(self, url: str) -> bool:
+        """Whether a setting or the recipe names an address of the URL's origin."""
+        known = filter(None, (*self.sources.addresses, *self._repositories.values()))
+        return any(session.is_same_origin(source, url) for source in known)
 
 
 def _listed(index: str, project: str, response: session.Response, content: bytes) -> list[Listed]:
