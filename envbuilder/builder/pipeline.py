@@ -186,8 +186,8 @@ def _locked_context(
     return resolving
 
 
-# Both artifacts, the loading of the image, the findings of the imports, and the paths of the SIF.
-_Verified: TypeAlias = tuple[Artifacts, ImageLoader, Future[tuple[Finding, ...]], tuple[Entry, ...]]
+# Both artifacts, the loading of the image, and what the checks of the verified artifacts found.
+_Verified: TypeAlias = tuple[Artifacts, ImageLoader, tuple[Future[tuple[Finding, ...]], ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +207,10 @@ class _Build:
         outputs, docker = self.outputs, self.docker
         with upkeep.keep_trees(self.runner.job), beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
-            built, loading, imported, entries = self._make_verified(staged)
+            built, loading, checks = self._make_verified(staged)
+            loading.finish()
             with self._keep_rejected(staged):
-                findings = (*self._find_missing_libraries(staged, entries), *imported.result())
-            image = loading.finish()
-            with self._keep_rejected(staged):
-                findings += self._run_tests(staged, image)
+                findings = tuple(finding for check in checks for finding in check.result())
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
             keep = versions_to_keep(self.context.environment)
@@ -265,10 +263,12 @@ class _Build:
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
         self.blobs.look(self.runner.job.layers())
         built = build_artifacts(self.runner, staged, loading)
-        with worker_threads(1, self.context.runner) as pool:
+        with worker_threads(3, self.context.runner) as pool:
             imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
             entries = self._verify(staged, built)
-        return built, loading, imported, entries
+            complete = pool.submit(self._find_missing_libraries, staged, entries)
+            tested = pool.submit(lambda: self._run_tests(staged, loading.finish()))
+        return built, loading, (complete, imported, tested)
 
     def _verify(self, staged: Outputs, built: Artifacts) -> tuple[Entry, ...]:
         """Return the paths of the SIF. Raise VerifyError unless both artifacts are what the layers promise."""

@@ -147,6 +147,12 @@ def _reads_packages(extension: LockedExtension) -> bool:
     return extension.form is not Form.LOAD or _names_prefix(extension)
 
 
+def root_of(extension: LockedExtension) -> tuple[str, ...]:
+    """Return the names of the steps in which an extension is compiled."""
+    more = (PACKAGES,) if _reads_packages(extension) else ()
+    return ("os", "interpreter", "python", *more, "cuda")
+
+
 def _names_prefix(extension: LockedExtension) -> bool:
     return PREFIX in "\n".join(extension_lines(extension))
 
@@ -293,10 +299,8 @@ def _program(ground: Ground, extension: LockedExtension, values: Mapping[str, ob
     common = {
         "name": extension.name, "form": extension.form, "gpus": ground.gpus, "env": extension.env, "commit": commit,
     }  # fmt: skip
-    more = (PACKAGES,) if _reads_packages(extension) else ()
     return Program(
-        name="", files=FILES, interpreter=PYTHON, root=("os", "interpreter", "python", *more, "cuda"),
-        spec=spec_text({**common, **values}), why=why,
+        name="", files=FILES, interpreter=PYTHON, root=root_of(extension), spec=spec_text({**common, **values}), why=why
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
 from envbuilder.lock.model import Artifact, LockedBase, LockedBuild, LockedExtension, Tools, blobs
-from envbuilder.plan.extension import PREFIX, Ground, extension_lines, join_program
+from envbuilder.plan.extension import PREFIX, Ground, extension_lines, join_program, root_of
 from envbuilder.plan.program import BASE, OUTSIDE, PACKAGES, PROGRAMS, Program, spec_text
 
 ENV_PREFIX: Final = PREFIX
@@ -248,10 +248,14 @@ class ExtensionsStep:
     """The recipe's extensions, compiled for exactly `architectures`."""
 
     name: ClassVar = "extensions"
-    reads: ClassVar[tuple[str, ...] | None] = None
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
     architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
     extensions: tuple[LockedExtension, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Return the names of the steps that decide what is compiled, not those of packages that none of the extensions sees."""
+        return tuple(dict.fromkeys(name for extension in self.extensions for name in root_of(extension)))
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:

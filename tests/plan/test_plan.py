@@ -16,6 +16,7 @@ from envbuilder.plan.contents import entry_point, runtime_files
 from envbuilder.plan.documents import make_provenance
 from envbuilder.plan.make import need_buildable
 from envbuilder.plan.model import (
+    ENV_PREFIX,
     HEAVY,
     MOST_HEAVY,
     Plan,
@@ -188,7 +189,21 @@ def test_one_small_package_more_makes_neither_heavy_wheels_nor_the_toolkit_again
     changed_names = {
         before.name for before, after in pairs if old.step_key(before, "") != new.step_key(after, "")
     }
-    assert changed_names == {PACKAGES, EXTENSIONS, RUNTIME}
+    assert changed_names == {PACKAGES, RUNTIME}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"sources": (), "path": "."}, {"capture": ("import einops",)}, {"cflags": (f"-I{ENV_PREFIX}/x",)}],
+)
+def test_the_extensions_depend_on_packages_that_one_of_them_may_read(what: dict[str, object]):
+    extensions = (EXTENSION, dataclasses.replace(EXTENSION, name="second", **what))
+
+    def plan(version: str) -> Plan:
+        wheels = (*LOCK.wheels, wheel("einops", version))
+        return make_plan(lock=dataclasses.replace(LOCK, wheels=wheels, extensions=extensions))
+
+    assert EXTENSIONS in changed(plan("1"), plan("2"))
 
 
 def test_the_layer_of_a_heavy_wheel_does_not_depend_on_the_other_packages():
@@ -219,7 +234,7 @@ def test_a_source_distribution_makes_the_environment_stand_on_the_compiler():
     assert step.inputs == (*step.artifacts, wheel("setuptools", "80.0.0"))
     assert wheel("setuptools", "80.0.0") in plan.artifacts
     tool = changed(plan, make_plan(lock=with_sdist("81.0.0")))
-    assert tool == {PACKAGES, EXTENSIONS, RUNTIME}
+    assert tool == {PACKAGES, RUNTIME}
     compiler = dataclasses.replace(with_sdist("80.0.0"), debs=with_deb(version="1").debs)
     assert changed(plan, make_plan(lock=compiler)) == {OS, PACKAGES, EXTENSIONS, RUNTIME}
     assert PYTHON not in changed(make_plan(), make_plan(lock=with_deb(version="1")))
