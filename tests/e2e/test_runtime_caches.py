@@ -56,7 +56,9 @@ def assert_placed(shown: dict[str, str], user: int, parent: str = "/tmp") -> Non
     assert all(value.startswith(f"{parent}/envbuilder-{user}/") for value in shown.values())
 
 
+@pytest.mark.release
 def test_without_a_home_torch_compiles_in_the_private_folder(cpu: Built, tmp: Path):
+    """Below, the places without a compile; `test_host_shells.py` compiles in a shell of a cluster."""
     start = ("apptainer", "exec", "--no-home", "--bind", f"{tmp}/tmp:/tmp", cpu.sif)
     assert_placed(used(*start, compiles=True), os.geteuid())
     (folder,) = (tmp / "tmp").glob("envbuilder-*")
