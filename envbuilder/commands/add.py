@@ -9,12 +9,14 @@ from envbuilder.builder.batch import BuiltRecipe
 from envbuilder.commands._console import KEPT, build_context
 from envbuilder.commands.context import Load, Name, Output, Recipes, Session, command
 from envbuilder.core.answer import Answer, Reply
+from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.lock.git import find_commit
 from envbuilder.recipe.edit import need_writable, parse_added, put
 from envbuilder.recipe.load import expand, find_recipe, load
 from envbuilder.recipe.matrix import file_of
+from envbuilder.run.desk_packages import installed, venv_of
 
 
 class AddedPackages(Answer):
@@ -30,16 +32,21 @@ class AddedPackages(Answer):
     "add",
     "envbuilder add a100 einops",
     "envbuilder add a100 einops 'hydra-core>=1.3' git+https://host/team/project@main",
+    "envbuilder add a100 --installed",
 )
 def add(
     session: Session, name: Name,
-    packages: Annotated[list[str], typer.Argument(metavar="PACKAGE",
-                                                  help="requirements as pip knows them, or git+URL[@REVISION]")],
+    packages: Annotated[list[str] | None, typer.Argument(metavar="PACKAGE",
+                                                         help="requirements as pip knows them, or git+URL[@REVISION]")] = None,
     *,
+    is_tried: Annotated[bool, typer.Option("--installed", help="what `exec --writable` has installed in this folder")] = False,
     output: Output, loads: Load, recipes: Recipes,
 ) -> Reply[AddedPackages]:  # fmt: skip
     """Write packages into a recipe, lock it and build it. If that fails, recipe and lock stay as they were."""
     path, variant = file_of(find_recipe(name, recipes))
+    packages = [*(packages or ()), *(installed(path.stem, Path.cwd()) if is_tried else ())]
+    if not packages:
+        raise UsageError("no PACKAGE to add", hint="name one, or give `--installed`")
     asked = [parse_added(package) for package in packages]
     if variant:
         hint = f"envbuilder add {pasted(path, *packages)}"
@@ -57,6 +64,8 @@ def add(
     from envbuilder.builder.new_recipe import build_edited  # noqa: PLC0415 - all of a build, which `--help` does without
 
     changes, results = build_edited(path.resolve(), text, names, context, output=output, load_image=loads)
+    if is_tried:
+        remove_tree(venv_of(path.stem, Path.cwd()))  # the environment has all of it
     lines = [*(f"{path}: {edit}" for edit in edits), *changes, *(result.text() for result in results)]
     built = tuple(result.answer() for result in results)
     return Reply(

@@ -90,6 +90,7 @@ def _meant(option: str, known: Mapping[str, Any]) -> str:
     "exec",
     "envbuilder exec a100 -- python train.py",
     "envbuilder exec a100",
+    "envbuilder exec a100 --writable -- pip install einops",
     "envbuilder exec a100 --in image --print -- python -V",
     has_json=False,
     cls=ProgramCommand,
@@ -99,6 +100,7 @@ def exec(  # noqa: A001
     env: Annotated[
         list[str] | None, typer.Option("--env", metavar="NAME[=VALUE]", help="pass a variable on purpose; may be repeated")
     ] = None,
+    writable: Annotated[bool, typer.Option("--writable", help="with this folder's own packages over it: try them by `pip install`")] = False,
     show: Annotated[bool, typer.Option("--print", help="print the command line; run nothing")] = False,
     artifacts: Artifacts,
 ) -> Reply[None]:  # fmt: skip
@@ -106,7 +108,7 @@ def exec(  # noqa: A001
     options = ExecOptions(
         name=name, argv=session.program, form=parse_form(inside), output=artifacts, site=find_site(profile),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        folder=Path.cwd(), ids=user_ids(), given=tuple(env or ()),
+        folder=Path.cwd(), ids=user_ids(), given=tuple(env or ()), writable=writable,
     )  # fmt: skip
     if not show:
         execute(options, session.environment)

@@ -10,7 +10,7 @@ from envbuilder.commands._console import say_closed
 from envbuilder.commands.context import Artifacts, BuiltName, Profile, Session, command
 from envbuilder.core.answer import Answer, Reply
 from envbuilder.recipe.load import recipes_folder
-from envbuilder.run.launch.prepare import probe_pins
+from envbuilder.run.environment_pins import probe_pins
 from envbuilder.run.launch.site import find_site, need_shape
 from envbuilder.run.modulefile import VERSION, Module, save_module
 from envbuilder.run.named import need_sif

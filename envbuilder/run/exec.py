@@ -5,12 +5,13 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs
 from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import exec_process
 from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
@@ -42,6 +43,7 @@ class ExecOptions:
     folder: Path
     ids: tuple[int, int]  # user and group
     given: tuple[str, ...] = ()  # NAME or NAME=VALUE: variables to pass on purpose
+    writable: bool = False  # in the SIF: with the virtual environment of the folder over the environment
 
 
 def named_variables(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -68,6 +70,16 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
     outputs, recipes = find_outputs(options.name, options.output), recipes_folder(environment)
     in_sif = _want_sif(options, environment)
+    if options.writable and not in_sif:
+        message = (
+            "`--writable` is for the SIF, and there is none"
+            if not options.form
+            else "`--writable` is for the SIF"
+        )
+        raise UsageError(
+            message,
+            hint=f"`envbuilder devcontainer {pasted(options.name)}` gives the image a second environment",
+        )
     if in_sif:
         run.need_apptainer()
         need_processor(outputs.sif)
@@ -80,6 +92,10 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         run.need_docker()
         if also:
             log.warning("%sthe command runs in the image `%s`", also, outputs.image_name)
+    if options.writable:
+        from envbuilder.run.desk import through_venv  # noqa: PLC0415 - uv and the sources, for this alone
+
+        options = replace(options, argv=through_venv(outputs, options.folder, options.argv, environment))
     named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
     exec_process(_command_line(options, environment, in_sif=in_sif), {**environment, **named})
 

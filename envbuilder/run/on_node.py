@@ -77,7 +77,7 @@ def recipes_meant(name: str, recipes: Path, artifacts: Path) -> tuple[Recipe, ..
 
 def _recipe_in(sif: Path) -> Recipe:
     """Return what decides the GPUs and drivers that a SIF runs on."""
-    from envbuilder.run.launch.prepare import probe_pins  # noqa: PLC0415 - `doctor --help` does without zstandard
+    from envbuilder.run.environment_pins import probe_pins  # noqa: PLC0415 - `doctor --help` does without zstandard
 
     pins = probe_pins(sif)
     return Recipe(

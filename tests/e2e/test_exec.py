@@ -1,11 +1,14 @@
 """`exec` and `shell` in the real SIF and the real image: input, output, signals, exit codes, and a real terminal."""
 
+import ensurepip
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,6 +53,34 @@ def test_the_project_is_where_it_was_and_output_and_code_pass_through(line, proj
     ended = attempt(*line("exec", "--", "sh", "-c", "pwd; cat ../data; echo why >&2; exit 7"), cwd=project)
     assert (ended.returncode, ended.stdout) == (7, f"{project}\nof the project\n")
     assert ended.stderr.endswith("why\n")
+
+
+def test_pip_installs_over_the_environment_and_moves_none_of_it(tiny: Built, project: Path):
+    wheels = project / "wheels"
+    wheels.mkdir()
+    bundled = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
+    (pip,) = (wheel for folder in bundled for wheel in folder.glob("pip-*.whl"))
+    shutil.copy(pip, wheels)
+    for name, version in (("tried", "1"), ("filelock", "1")):  # tiny has a newer filelock
+        with zipfile.ZipFile(wheels / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            info = f"{name}-{version}.dist-info"
+            wheel.writestr(f"{name}.py", "import filelock\n")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    env = os.environ | {"ENVBUILDER_FOLDERS": str(wheels), "ENVBUILDER_INDEX": wheels.as_uri()}
+
+    def inside(*words: str) -> subprocess.CompletedProcess[str]:
+        return attempt(ENVBUILDER, "exec", "tiny", "--artifacts", tiny.output, *words, cwd=project, env=env)
+
+    install = ("--writable", "--", "pip", "install", "--no-index", "--find-links", "wheels")
+    assert inside(*install, "tried").returncode == 0
+    seen = inside("--writable", "--", "python", "-c", "import tried; print(tried.filelock.__file__)")
+    assert seen.stdout.startswith("/opt/env/"), seen.stderr
+    assert "(constraint) filelock==" in inside(*install, "filelock==1").stdout
+    assert "No module named 'tried'" in inside("--", "python", "-c", "import tried").stderr
+    refused = inside("--in", "image", "--writable", "--", "true")
+    assert (refused.returncode, "envbuilder devcontainer tiny" in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.parametrize(("program", "code"), [("nothing-of-that-name", 127), ("./data", 126)])

@@ -10,8 +10,9 @@ import pytest
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import ForeignError, UsageError
+from envbuilder.run.environment_pins import probe_pins
 from envbuilder.run.launch.job import LaunchJob, LaunchOptions
-from envbuilder.run.launch.prepare import prepare, probe_pins
+from envbuilder.run.launch.prepare import prepare
 from tests.support.toys import write_recipe_sif
 
 RECIPE = json.dumps({"pytorch": "2.13.0", "cuda": "12.4", "gpus": ["a100"]})

@@ -1,35 +1,26 @@
 """Make a job of what the user asked for: read the environment in the SIF or the image, and the site profile."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
-from envbuilder.artifacts.sif import opened_sif, processor_in
+from envbuilder.artifacts.sif import processor_in
 from envbuilder.core import cache
 from envbuilder.core.cache import Sha256
-from envbuilder.core.errors import EnvbuilderError, ForeignError, ToolError, UsageError
+from envbuilder.core.errors import EnvbuilderError, ToolError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.recipe.load import recipes_folder
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
+from envbuilder.run.environment_pins import PINS, parse_pins, probe_pins
 from envbuilder.run.exec import need_engine, need_processor
 from envbuilder.run.launch.job import Environment, LaunchJob, LaunchOptions, make_job
 from envbuilder.run.launch.site import Site, find_site, find_slurm_site
-from envbuilder.run.named import MADE_BY, need_image, need_sif
+from envbuilder.run.named import need_image, need_sif
 
-PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pins:
-    torch: str
-    cuda: str  # "" without
-    gpus: tuple[str, ...]
 
 
 def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> LaunchJob:
@@ -65,7 +56,7 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
     read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
     if read.code and PINS not in read.output:  # it did not even come to `cat`
         raise ToolError(f"a container of `{image}` ended with {read.code}: {read.output.strip()}")
-    pins = _parse_pins(read.output, image)
+    pins = parse_pins(read.output, image)
     return Environment(name=outputs.name, location=image, image_id=identity, torch=pins.torch, cuda=pins.cuda)
 
 
@@ -105,21 +96,3 @@ def _remembered_digest(sif: Path, state: str, settings: Mapping[str, str]) -> Sh
     with contextlib.suppress(*unusable):
         cache.save_proved(cache.Store(cache.cache_folder(settings)).proof(key), digest)
     return digest
-
-
-def probe_pins(sif: Path) -> Pins:
-    """Read the recipe in a SIF; raises ForeignError for a foreign SIF, and DamagedError for a damaged one."""
-    text = b""
-    with contextlib.suppress(KeyError), opened_sif(sif) as system, system.open(PINS.lstrip("/")) as stream:
-        text = stream.read()
-    return _parse_pins(text.decode(errors="replace"), str(sif))
-
-
-def _parse_pins(text: str, location: str) -> Pins:
-    try:
-        pins = json.loads(text)
-        gpus = tuple(map(str, pins.get("gpus", ())))
-        return Pins(torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=gpus)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        message = f"`{location}` was not made by envbuilder: it has no readable {PINS}"
-        raise ForeignError(message, hint=MADE_BY) from error

@@ -20,6 +20,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_trusted
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.diagnose import Incident, LogError, Role, diagnose
+from envbuilder.run.desk_packages import requested_names
 from envbuilder.run.launch.job import LaunchJob, LaunchOptions, local_paths, program_file
 from envbuilder.run.launch.script import LOG, render
 
@@ -218,9 +219,19 @@ def checked(
 ) -> LaunchJob:
     """Return the job, after warnings of what it lacks. Raises UsageError for a program that cannot run."""
     late = check_time(job) if job.where == "slurm" else ""
-    for warning in filter(None, (check_program(options, starts=starts), late)):
+    for warning in filter(
+        None, (check_program(options, starts=starts), late, _untold_packages(job, options))
+    ):
         report(f"warning: {warning}")
     return job
+
+
+def _untold_packages(job: LaunchJob, options: LaunchOptions) -> str:
+    """Return a warning about packages that `exec --writable` shows in this folder and no job has, or ""."""
+    name = job.environment.name
+    if not (names := requested_names(name, options.folder)):
+        return ""
+    return f"the job does not see {', '.join(names)} of `exec --writable`: `envbuilder add {pasted(name)} --installed` builds them in"
 
 
 def check_program(options: LaunchOptions, *, starts: bool = True) -> str:

@@ -1,0 +1,66 @@
+"""The virtual environment of `exec --writable`: what it shows a program, and what pip was asked for in it."""
+
+import json
+import subprocess
+import sys
+import sysconfig
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.errors import UsageError
+from envbuilder.run.desk_packages import installed, requested_names, venv_of
+
+START = Path(__file__).parents[2] / "envbuilder/run/desk_start.py"
+SHOW = "import os, sys, packaging; print(sys.prefix, os.environ['PIP_CONSTRAINT'], packaging.__file__, sep='\\n')"
+
+
+def put(folder: Path, name: str, *, asked: bool = True, origin: dict[str, object] | None = None) -> None:
+    """Write what pip writes of an installed package."""
+    info = venv_of("a100", folder) / f"lib/python3.11/site-packages/{name}-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+    if asked:
+        (info / "REQUESTED").touch()
+    if origin:
+        (info / "direct_url.json").write_text(json.dumps(origin))
+
+
+def test_what_pip_was_asked_for_becomes_requirements(tmp_path: Path):
+    put(tmp_path, "einops")
+    put(tmp_path, "needed", asked=False)
+    commit = "0" * 40
+    git = {"url": "https://host/team/project", "vcs_info": {"vcs": "git", "commit_id": commit}}
+    put(tmp_path, "project", origin=git)
+    assert installed("a100", tmp_path) == ("einops==1.2", f"git+https://host/team/project@{commit}")
+    assert requested_names("a100", tmp_path) == ("einops", "project")
+    assert requested_names("h100", tmp_path) == ()
+
+
+def test_a_package_of_a_folder_and_an_empty_environment_are_refused(tmp_path: Path):
+    with pytest.raises(UsageError, match="pip has installed nothing in"):
+        installed("a100", tmp_path)
+    put(tmp_path, "mine", origin={"url": "file:///home/me/mine", "dir_info": {"editable": True}})
+    with pytest.raises(UsageError, match="`mine` was installed from `file:///home/me/mine`"):
+        installed("a100", tmp_path)
+
+
+@pytest.mark.programs
+def test_a_program_sees_the_packages_of_both_and_ends_with_its_own_code(tmp_path: Path):
+    place = tmp_path / "my project"
+    place.mkdir()
+    start = place / "start.py"
+    start.write_text(START.read_text())
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, start, *words], capture_output=True, text=True, check=False)
+
+    prefix, constraints, file = run("python", "-c", SHOW).stdout.splitlines()
+    assert prefix == str(place)
+    assert file.startswith(sysconfig.get_path("purelib"))
+    assert f"packaging=={metadata.version('packaging')}\n" in Path(constraints).read_text()
+    assert run("pygmentize", "-V").stdout.startswith("Pygments version")
+    assert run("python", "-c", "raise SystemExit(7)").returncode == 7
+    missing = run("no-such-program")
+    assert (missing.returncode, missing.stderr) == (127, "no-such-program: No such file or directory\n")
