@@ -11,9 +11,9 @@ from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
-from envbuilder.lock.resolve import lock_recipe
+from envbuilder.lock.resolve import lock_variants
 from envbuilder.lock.resolve.context import LockOptions, open_context
-from envbuilder.recipe.load import expand, find_recipe, load
+from envbuilder.recipe.load import expand
 
 
 class LockChanges(Answer):
@@ -63,16 +63,9 @@ def lock(
     runner = open_runner(session, store)
     console = open_console(session, runner)
     context = open_context(store, runner, session.environment, console, offline=False)
-    variants = expand(name, recipes)
-    changes: list[str] = []
-    findings: tuple[Finding, ...] = ()
-    for variant in variants:
-        with console.group(f"lock {variant}"):
-            lines = lock_recipe(variant, recipes, context, console, options=options, save=not check)
-        recipe = load(find_recipe(variant, recipes))
-        if lines:  # what a requirements file says otherwise matters to what was chosen now
-            findings += recipe.notes
-        changes += (f"{variant}: {line}" if len(variants) > 1 else line for line in lines)
+    changes, findings = lock_variants(
+        expand(name, recipes), recipes, context, console, options=options, save=not check
+    )
     is_stale = check and bool(changes)
     if is_stale:
         stale = Finding(
@@ -81,7 +74,7 @@ def lock(
         )  # fmt: skip
         findings += (stale,)
     return Reply(
-        data=LockChanges(changes=tuple(changes)),
+        data=LockChanges(changes=changes),
         text="\n".join(changes) or f"the lock of {name} is up to date",
         findings=findings,
         exit_code=LockError.exit_code if is_stale else 0,

@@ -19,13 +19,15 @@ from pydantic import Field
 from envbuilder.core.answer import Answer
 from envbuilder.core.beneath import copy_tree_beneath, files_beneath, open_beneath, read_beneath
 from envbuilder.core.cache import Sha256, Store, save_text
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, LockError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.models import Shape, adapter
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import CAPTURED, Calls, Key, LoadCall, call_key, project_key, recipe_calls
+from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
+from envbuilder.recipe.model import Recipe
 
 COMPILED_FILE: Final = "compiled.json"
 CAPTURED_FILE: Final = "captured.json"
@@ -270,6 +272,14 @@ def find_twins(plan: Plan, store: Store) -> Iterator[Finding]:
                 message=f"{' and '.join(f'`{twin}`' for twin in twins.values())} could both answer `import {name}`",
                 hint=f"`load()` tells them apart by their sources; `import {name}` finds the recipe's `sources` of that name, or none",
             )
+
+
+def twins_of(name: str, recipe: Recipe, recipes: Path, store: Store) -> tuple[Finding, ...]:
+    """Return the same warnings for a recipe, none without a usable lock. The calls of a capture are known after a build."""
+    if len(recipe.extensions) > 1 and any(extension.capture for extension in recipe.extensions):
+        with contextlib.suppress(LockError):
+            return tuple(find_twins(make_plan(name, recipes, store)[1], store))
+    return ()
 
 
 def label(extension: LockedExtension, name: str) -> str:

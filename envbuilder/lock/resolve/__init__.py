@@ -25,6 +25,7 @@ from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, UsageError
+from envbuilder.core.findings import Finding
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
@@ -73,6 +74,21 @@ _PACKAGES: Final = ("gcc-{gcc}-{gnu}", "g++-{gcc}-{gnu}", "gcc-{gcc}", "libc6-de
 _PYTHON: Final = ("python{python}-minimal", "libpython{python}-stdlib")
 # The environment has the C library and its headers itself, and their copies for cross compilers name other paths.
 _LEFT_OUT: Final = re.compile(r"(libc6|libc6-dev|linux-libc-dev)-.*-cross")
+
+
+def lock_variants(
+    names: Sequence[str], recipes: Path, context: ResolveContext, console: Console, *, options: LockOptions, save: bool
+) -> tuple[tuple[str, ...], tuple[Finding, ...]]:  # fmt: skip
+    """Do what `lock_recipe` does for each. Returns the changes, and what requirements files say otherwise of what was chosen now."""
+    changes: list[str] = []
+    notes: tuple[Finding, ...] = ()
+    for name in names:
+        with console.group(f"lock {name}"):
+            lines = lock_recipe(name, recipes, context, console, options=options, save=save)
+        if lines:
+            notes += load(find_recipe(name, recipes)).notes
+        changes += (f"{name}: {line}" if len(names) > 1 else line for line in lines)
+    return tuple(changes), notes
 
 
 def lock_recipe(
