@@ -43,6 +43,7 @@ ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
 PATIENCE: Final = 1.0  # seconds from an interrupt to the end; each file gets its final name when it is whole
 _LEAVING: Final = threading.Lock()
+_NEIGHBOURS: Final = "(envbuilder-hpc, neither Coder's envbuilder nor the one on PyPI)"
 _GROUP: Final = "launch"  # the command that has commands of its own
 # Words that people take for commands, and where they stand.
 _ELSEWHERE: Final = {
@@ -121,7 +122,7 @@ app = typer.Typer(
 def _top(
     version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
 ) -> Reply[None]:
-    return Reply(text=f"envbuilder {__version__}" if version else "")
+    return Reply(text=f"envbuilder {__version__} {_NEIGHBOURS}" if version else "")
 
 
 def _named() -> None:

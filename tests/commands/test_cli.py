@@ -64,7 +64,8 @@ def locked(tmp_path: Path) -> Path:
 
 
 def test_version(call: Call):
-    assert call("--version") == (0, f"envbuilder {__version__}\n", "")
+    neighbours = "(envbuilder-hpc, neither Coder's envbuilder nor the one on PyPI)"
+    assert call("--version") == (0, f"envbuilder {__version__} {neighbours}\n", "")
 
 
 @pytest.mark.parametrize("words", [(), ("launch",)])
