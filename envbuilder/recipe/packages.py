@@ -32,6 +32,7 @@ from envbuilder.recipe.requirement_file import (
     split_arguments,
     split_line,
 )
+from envbuilder.recipe.wheel_sources import WHEEL, place_wheel, read_wheel
 
 NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
 _AS_EXTENSION: Final = (
@@ -60,15 +61,19 @@ class Hashed:
         return self.name == name and specifier.contains(version, prereleases=True)
 
 
-def parse_requirement(text: str) -> str:
-    """Return a requirement in its normal spelling."""
+def parse_requirement(text: str, folder: Path | None = None) -> str:
+    """Return a requirement in its normal spelling. A wheel of the recipe's folder has its sha256 then."""
     requirement = _parse(text)
-    if requirement.url:
-        message = f"{shown(text)} names a place to download from"
-        raise _refused(message, f"name the version instead, for a configured index; {_AS_EXTENSION}")
     if _is_torch(requirement):
         raise _refused("torch is pinned by the key `pytorch`, not here", "leave it out of the packages")
-    return str(requirement)
+    if requirement.url and not requirement.url.partition("#")[0].endswith(WHEEL):
+        message = f"{shown(text)} names a place to download from that is no wheel"
+        raise _refused(message, f"name the version instead, for a configured index; {_AS_EXTENSION}")
+    return str(place_wheel(requirement, folder) if requirement.url else requirement)
+
+
+def _read_item(text: str, info: ValidationInfo) -> str:
+    return parse_requirement(text, info.context if isinstance(info.context, Path) else None)
 
 
 def _parse(text: str) -> Requirement:
@@ -219,19 +224,21 @@ class Requirements:
         if hashes and not digests:
             message = f"expected `--hash=sha256:` and 64 hexadecimal digits, found {shown(hashes[0])}"
             raise _refused(message, "a lock has the sha256 of each file", RecipeCode.HASH)
-        if parse_direct(text):
-            if not re.match(r"torch\s*(\[.*?\])?\s*@", text):
-                self._need_project(text, path, where, digests)
-                return
-            text, digests = "torch", ()
-        requirement = _parse(text)
+        wheel = read_wheel(text, path.parent, self.folder)
+        if re.match(r"torch\s*(\[.*?\])?\s*@", text) or (wheel and _is_torch(wheel)):
+            text, wheel, digests = "torch", None, ()
+        elif parse_direct(text) and not wheel:
+            self._need_project(text, path, where, digests)
+            return
+        requirement = place_wheel(wheel, self.folder) if wheel else _parse(text)
         if digests:
             self.hashes.append(Hashed(requirement=str(requirement), sha256=digests, where=where))
         if _is_torch(requirement):
             self.torch.append((requirement, where))
             return
         (self.constraints if binds else self.packages).append((str(requirement), where))
-        if not binds and not (digests and re.fullmatch(r"===?[^,*]+", str(requirement.specifier))):
+        is_exact = requirement.url or re.fullmatch(r"===?[^,*]+", str(requirement.specifier))
+        if not binds and not (is_exact and (digests or "#sha256=" in (requirement.url or ""))):
             self.bare.append((str(requirement), where))
 
     def compare_hashes(self) -> None:
@@ -308,7 +315,7 @@ Packages = tuple[
         Annotated[
             str,
             replace(LINE, hint="a PEP 508 text, or {requirements: FILE}"),
-            AfterValidator(parse_requirement),
+            AfterValidator(_read_item),
             Tag("a requirement"),
         ]
         | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")],

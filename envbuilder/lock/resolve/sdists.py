@@ -7,7 +7,7 @@ names. uv is never let near it, because it would run the code on this machine.
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -97,9 +97,16 @@ def add_sdist(
     )  # fmt: skip
 
 
-def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]) -> SdistFacts:
+def read_sdist(
+    sdist: Artifact,
+    context: ResolveContext,
+    settings: Sequence[str],
+    *,
+    apart: Callable[[str], object] = lambda _: None,
+) -> SdistFacts:
     """Return what a source distribution in the store requires. `settings` are the lines of uv's configuration.
 
+    It may be built with no package for which `apart` is true: those of the recipe's indexes come from there alone.
     Raises IncompatibleError if its own code fails or needs torch, ToolError without a sandbox.
     """
     open_sandbox(context.store, context.fetcher, context.runner, context.transfer)
@@ -117,6 +124,10 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
             # The environment's own torch must be there when a project is compiled against it.
             if any(canonicalize_name(Requirement(text).name) == "torch" for text in wanted):
                 raise _unreadable(sdist, "it is built against torch")
+            if name := next(
+                (text for text in wanted if apart(canonicalize_name(Requirement(text).name))), ""
+            ):
+                raise _unreadable(sdist, f"it is built with `{name}`, which an index of the recipe has")
             installed = wanted
     raise _unreadable(sdist, "it asks for other packages each time")
 

@@ -10,7 +10,7 @@ import re
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import Final
 import uv
 from packaging import tags
 from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockValidationError
-from packaging.utils import parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuilder.core.archive import BoundedZip
-from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.cache import Sha256, Store, sha256_file
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
@@ -31,9 +32,12 @@ from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
 from envbuilder.recipe.packages import Hashed
+from envbuilder.recipe.wheel_sources import Index, index_of
 from envbuilder.sources.names import Sources, file_path, shown
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
+PROJECT: Final = "pyproject.toml"  # an input, for packages that come from an index of the recipe
+PLACED: Final = "placed"  # the folder of the recipe's wheels
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 # In the Python that uv asks for its version: it answers, and ends for a program of a project.
 _NO_BUILD: Final = "import os, sys; sys.flags.isolated or os._exit(3)\n"
@@ -60,6 +64,9 @@ class Question:
     wheels_only: bool = False
     finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
     extensions: tuple[ProjectMetadata, ...] = ()  # they are there, and what they require is wanted
+    placed: Artifacts = ()  # wheels in the store that the recipe gives by address: no others of their names are taken
+    indexes: tuple[Index, ...] = ()  # of the recipe
+    recipes: Path = Path()  # the recipe's folder
 
     def prefers(self, package: Artifact) -> bool:
         """Return whether a package has a version that was to be kept."""
@@ -69,6 +76,11 @@ class Question:
         """Return the question for packages of which these keep their versions."""
         pins = (f"{package.name}=={package.version}" for package in packages)
         return replace(self, constraints=(*self.constraints, *pins), prefer=())
+
+    def listed(self, name: str) -> Index | None:
+        """Return the recipe's index that a package comes from, None for those of this machine."""
+        is_ours = any(extension.name == name for extension in self.provided)
+        return None if is_ours else index_of(name, self.indexes)
 
     @property
     def provided(self) -> tuple[ProjectMetadata, ...]:
@@ -82,6 +94,7 @@ def make_question(task: Task, requirements: tuple[str, ...], *, prefer: Artifact
     return Question(
         python=task.recipe.python, glibc=target.distribution.glibc, processor=target.processor,
         requirements=requirements, prefer=prefer, before=task.options.before,
+        indexes=task.recipe.indexes, recipes=task.recipe.path.parent,
     )  # fmt: skip
 
 
@@ -125,6 +138,17 @@ def show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
     return local
 
 
+def show_placed(question: Question, store: Store, folder: Path) -> None:
+    """Make a folder that shows uv the recipe's wheels under their names, large ones by metadata alone."""
+    folder.mkdir()
+    for wheel in question.placed:
+        file, shown = store.artifact(wheel.sha256), folder / wheel.filename
+        if wheel.size < LARGE:
+            shown.symlink_to(file.absolute())
+        else:
+            _write_metadata_only(file, shown)
+
+
 def write_python(folder: Path) -> None:
     """Make an environment whose Python tells uv what it is, and ends when uv would run a project's code with it."""
     venv.create(folder, symlinks=True)
@@ -144,13 +168,22 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
                 part.writestr(entry, whole.read(entry))
 
 
-def write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
-    """Write uv's input files."""
+def write_question(
+    question: Question, sources: Sources, work: Path, facts: Facts, others: Collection[str] = ()
+) -> None:
+    """Write uv's input files. `others` are packages of the recipe's indexes that another package requires."""
     wanted = list(question.requirements)
     for extension in question.extensions if question.dependencies else ():
         wanted += (extension.pin,) if extension in question.provided else extension.requires or ()
     settings = uv_settings(question, sources, links=("links",))
     settings += (line for key, sdist in facts.items() for line in _metadata(*key, sdist))
+    names = {canonicalize_name(Requirement(text).name) for text in wanted}
+    placed = (wheel for wheel in question.placed if wheel.name in names)
+    wanted += (f"{wheel.name} @ {(work / PLACED / wheel.filename).as_uri()}" for wheel in placed)
+    if question.indexes:
+        listed = [text for text in wanted if question.listed(canonicalize_name(Requirement(text).name))]
+        wanted = [text for text in wanted if text not in listed]
+        (work / PROJECT).write_text(_project(question, [*listed, *others]), encoding="utf-8")
     files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
     (work / LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
@@ -159,6 +192,29 @@ def write_question(question: Question, sources: Sources, work: Path, facts: Fact
         files[LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
     for name, lines in files.items():
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _project(question: Question, requirements: Sequence[str]) -> str:
+    """Return a project's file that names an index for each of its requirements: nothing else of uv's files does.
+
+    uv takes such a package from that index alone, and no other package from there.
+    """
+    names = dict.fromkeys(canonicalize_name(Requirement(text).name) for text in requirements)
+    sources = {name: index.name for name in names if (index := question.listed(name))}
+    lines = [
+        '[project]\nname = "envbuilder-recipe"\nversion = "0"',
+        f"dependencies = [{', '.join(map(_quoted, requirements))}]",
+        "[tool.uv.workspace]",  # otherwise uv looks for one in the folders above
+        "[tool.uv.sources]",
+        *(f"{_quoted(name)} = {{ index = {_quoted(index)} }}" for name, index in sources.items()),
+    ]
+    for index in question.indexes:
+        form = "simple" if index.url else "flat"
+        lines += [
+            f"[[tool.uv.index]]\nname = {_quoted(index.name)}\nurl = {_quoted(index.address(question.recipes))}"
+        ]
+        lines += [f'format = "{form}"\nexplicit = true']
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
@@ -175,9 +231,17 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def make_command(question: Question, sources: Sources, *, work: Path, cache: Path, output: str) -> Command:
+def make_command(
+    question: Question,
+    sources: Sources,
+    *,
+    work: Path,
+    cache: Path,
+    output: str,
+    others: Collection[str] = (),
+) -> Command:
     argv = [
-        uv.find_uv_bin(), "pip", "compile", "requirements.in",
+        uv.find_uv_bin(), "pip", "compile", "requirements.in", *([PROJECT] if question.indexes else []),
         "--constraints", "constraints.in",
         "--config-file", "uv.toml",
         "--cache-dir", str(cache),
@@ -193,6 +257,9 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
     ]  # fmt: skip
     if question.wheels_only:
         argv += ["--only-binary", ":all:"]
+    # Of what is at an address, only wheels are taken: nothing of a source distribution is known before its code runs.
+    names = {canonicalize_name(Requirement(text).name) for text in (*question.requirements, *others)}
+    argv += (f"--only-binary={name}" for name in sorted(names) if question.listed(name))
     if not question.dependencies:
         argv.append("--no-deps")
     if question.before is not None:
@@ -220,9 +287,12 @@ class UvAnswer:
         except (PylockValidationError, tomllib.TOMLDecodeError) as error:
             why = f"could not read uv's answer, which repeats what the index says: {error}"
             raise FetchError(why) from error
-        provided, files = {extension.name for extension in self.question.provided}, {}
+        provided, files = {extension.name for extension in self.question.provided}, dict[str, Artifact]()
+        placed = {wheel.name: wheel for wheel in self.question.placed}
         for package in packages:
-            if package.name not in provided:
+            if package.name in placed:
+                files[package.name] = placed[package.name]
+            elif package.name not in provided:
                 file = self._chosen(package)
                 files[_url(file)] = self._artifact(package, file)
         return self._with_sizes(files)
@@ -265,7 +335,8 @@ class UvAnswer:
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             why = f"the index gives `{filename}` a sha256 that is none: expected 64 hexadecimal digits"
             raise FetchError(why)
-        is_web = url.startswith(("http://", "https://"))
+        index = self.question.listed(package.name)
+        is_web = url.startswith(("http://", "https://")) or bool(index and index.folder)
         if not (real or is_web or any(map(file_path, (*sources.indexes, sources.pytorch)))):
             raise FetchError(
                 f"the index names `{shown(url)}` for `{filename}`, expected an address of HTTP",
@@ -276,10 +347,12 @@ class UvAnswer:
         build = (
             local_version if _BUILD.fullmatch(local_version) else build
         )  # PyTorch's own index has its builds
+        source, path = "pytorch" if build else "pypi", f"{build}/{package.name}/{filename}".lstrip("/")
+        if index:
+            source, path = index.source, index.path(package.name, filename)
         return Artifact(
             kind="wheel" if isinstance(file, PackageWheel) else "sdist", name=package.name, version=str(package.version),
-            sha256=Sha256(digest), size=real.stat().st_size if real else file.size or 0,
-            source="pytorch" if build else "pypi", path=f"{build}/{package.name}/{filename}".lstrip("/"),
+            sha256=Sha256(digest), size=real.stat().st_size if real else file.size or 0, source=source, path=path,
         )  # fmt: skip
 
     def _identity(self, file: _File) -> tuple[Path | None, str | None]:
@@ -309,12 +382,13 @@ def choose_wheel(filenames: Iterable[str], *, python: str, glibc: str, processor
     """Return the file that an installer on the target would take: best tag first, then highest build number."""
     wheels = [(parse_wheel_filename(filename), filename) for filename in filenames]
     wheels.sort(key=lambda wheel: (wheel[0][2], wheel[1]), reverse=True)
-    select = tags.create_compatible_tags_selector(_tags(python, glibc, processor))
+    select = tags.create_compatible_tags_selector(target_tags(python, glibc, processor))
     return next(select((filename, fitting) for (*_, fitting), filename in wheels), None)
 
 
 @functools.cache
-def _tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]:
+def target_tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]:
+    """Return the tags of the wheels that an installer on the target takes, the best first."""
     version = tuple(int(part) for part in python.split("."))
     interpreter = f"cp{version[0]}{version[1]}"
     older, names = dict(processor.manylinux), list[str]()

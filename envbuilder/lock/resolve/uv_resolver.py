@@ -23,11 +23,13 @@ from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
     LOCK,
+    PLACED,
     Facts,
     Question,
     UvAnswer,
     make_command,
     show_folders,
+    show_placed,
     uv_settings,
     write_python,
     write_question,
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
 _NO_VERSION: Final = re.compile(r"there is no version of ([\w.-]+)==\S+ and you require")
+_NAMES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]|[A-Za-z0-9]")
 _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
 
 
@@ -49,6 +52,8 @@ class Uv:
     def __init__(self, task: Task) -> None:
         self.task, self.context = task, task.context
         self.facts: Facts = {}
+        # Packages of the recipe's indexes that another package requires: uv takes one from there when it is asked for itself.
+        self.others: set[str] = set()
 
     def ask(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with every preferred version if one exists.
@@ -69,9 +74,26 @@ class Uv:
 
     def ask_once(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with each pre-release that uv takes."""
-        with self._answered(question, LOCK) as (work, local):
-            text = (work / LOCK).read_text(encoding="utf-8")
-            return UvAnswer(question=question, context=self.context, local=local).read(text)
+        asked = {canonicalize_name(requirement.name) for requirement in parse_all(question.requirements)}
+        while True:
+            try:
+                with self._answered(question, LOCK) as (work, local):
+                    text = (work / LOCK).read_text(encoding="utf-8")
+                    packages = UvAnswer(question=question, context=self.context, local=local).read(text)
+                names = {package.name for package in packages}
+            except IncompatibleError as error:
+                names = {str(canonicalize_name(word)) for word in _NAMES.findall(error.message)}
+                if not self._learn(question, names - asked):
+                    raise
+            else:
+                if not self._learn(question, names - asked):
+                    return packages
+
+    def _learn(self, question: Question, names: set[str]) -> bool:
+        """Return whether one of these packages is of an index of the recipe, and uv has not been asked for it itself."""
+        more = {name for name in names - self.others if question.listed(name)}
+        self.others |= more
+        return bool(more)
 
     def ask_alone(self, question: Question, *requirements: str, finals: tuple[str, ...] = ()) -> Artifacts:
         """Return the newest of these packages, without what they require."""
@@ -152,12 +174,15 @@ class Uv:
             local = show_folders(sources.folders, work / "links")
             for project in question.provided:
                 project.write_wheel(work / "links")
+            show_placed(question, context.store, work / PLACED)
             write_python(work / "python")
             cache = context.store.resolver("uv")
-            command = make_command(question, sources, work=work, cache=cache, output=output)
+            command = make_command(
+                question, sources, work=work, cache=cache, output=output, others=self.others
+            )
             attempts = [*([question.pinned(question.prefer)] if question.prefer else []), question]
             while attempts:
-                write_question(attempts[0], sources, work, self.facts)
+                write_question(attempts[0], sources, work, self.facts, self.others)
                 try:
                     with (
                         context.waiting(lambda: silent(_asked(question, sources), sources.certificates)),
@@ -185,7 +210,7 @@ class Uv:
         if question.dependencies:
             sdist = find_sdist(name, version, self.context)
             settings = uv_settings(question, self.context.sources())
-            self.facts[name, version] = read_sdist(sdist, self.context, settings)
+            self.facts[name, version] = read_sdist(sdist, self.context, settings, apart=question.listed)
         else:
             self.facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
         return True
@@ -201,6 +226,12 @@ class Uv:
         unknown = dict.fromkeys(
             f"`{wanted.name}`" for wanted in asked if canonicalize_name(wanted.name) in missing
         )
+        for index in filter(None, map(question.listed, missing)):
+            names = ", ".join(f"`{name}`" for name in missing if question.listed(name) == index)
+            return IncompatibleError(
+                f"the index `{index.name}` of the recipe ({index.place}) has no wheel of {names}\n{output}",
+                hint="compare it with the name at that address, or leave it out of the `packages` of this index",
+            )
         if unknown:
             return IncompatibleError(
                 f"no package index knows {', '.join(unknown)}\n{output}",
@@ -225,14 +256,17 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
     places = _asked(question, sources)
     names = dict.fromkeys(name or other for name, other in _NOT_FOUND.findall(error.message))
     try:
-        context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
+        pages = [place for place in places if not place.endswith("/")]
+        simple = [f"{place}{name}/" for name in names for place in places if place not in pages]
+        context.fetcher.need_access([*pages, *simple])
     except FetchError as failure:
         output = error.message.partition("\n")[2]
         raise FetchError(f"{failure.message}\n{output}", hint=failure.hint) from error
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
-    return (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
+    own = (index.url or index.page for index in question.indexes if not index.folder)
+    return (*sources.indexes, *own, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
 
 
 def _is_unsolvable(error: CommandError) -> bool:
