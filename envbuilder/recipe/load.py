@@ -368,7 +368,7 @@ def _notes(file: RecipeFile, root: PlacedNode) -> Iterator[Finding]:
     for requirements in _lists(file):
         yield from notes_on(
             requirements, file.extensions, pytorch=file.pytorch, cuda=file.cuda, python=file.python,
-            processor=processor_for(file.platform, file.gpus), place=pin.where,
+            processor=processor_for(file.platform, file.gpus), place=pin.where, indexes=file.indexes,
         )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The key `packages`: requirements, and files of requirements as projects have them.
 
 The recipe decides what such a file cannot: torch is the key `pytorch`, a project is an entry of `extensions`, and an
-index is a setting of the machine that locks. Each line that the recipe decides otherwise is a note.
+index is an entry of `indexes` or a setting of the machine that locks. Each line that the recipe decides otherwise is a note.
 """
 
 import re
@@ -20,6 +20,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import LINE, Mistake, ReadAs, raise_mistakes
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.processor import Processor
+from envbuilder.core.text.redact import without_credentials
 from envbuilder.recipe.extension import BUILDS, HERE, Extension
 from envbuilder.recipe.fields import OwnFile, RecipeCode, check_path
 from envbuilder.recipe.requirement_file import (
@@ -32,7 +33,7 @@ from envbuilder.recipe.requirement_file import (
     split_arguments,
     split_line,
 )
-from envbuilder.recipe.wheel_sources import WHEEL, place_wheel, read_wheel
+from envbuilder.recipe.wheel_sources import WHEEL, IndexFile, index_entry, place_wheel, read_wheel
 
 NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
 _AS_EXTENSION: Final = (
@@ -344,6 +345,7 @@ def notes_on(
     python: str,
     processor: Processor,
     place: str,  # of the key `pytorch`
+    indexes: tuple[IndexFile, ...] = (),
 ) -> Iterator[Finding]:
     """Note each line of a requirements file that the recipe decides otherwise."""
     yield from requirements.notes
@@ -354,11 +356,19 @@ def notes_on(
             yield _note(message, where, hint)
     cuda_words = f"`cuda: {cuda}`" if cuda else "want of `cuda`"
     for text, where in requirements.indexes:
-        build = TORCH_BUILD.fullmatch(text)
+        build, address = TORCH_BUILD.fullmatch(text), text.partition(" ")[2]
+        if address.rstrip("/") in {(index.url or index.find_links).rstrip("/") for index in indexes}:
+            continue
         if build is None:
             message = f"`{text}` is not asked: packages come from the indexes of the machine that locks"
-            setting = "ENVBUILDER_FOLDERS" if text.startswith("--find-links") else "ENVBUILDER_INDEX"
-            yield _note(message, where, f"`{setting}` names others")
+            is_page = text.startswith("--find-links")
+            entry = index_entry(without_credentials(address), is_page=is_page)
+            setting = "ENVBUILDER_FOLDERS" if is_page else "ENVBUILDER_INDEX"
+            yield _note(
+                message,
+                where,
+                f"`indexes: [{entry}]` takes packages from it; `{setting}` names others for all",
+            )
         elif build[1] != build_of(cuda):
             choice = f"the recipe's {cuda_words} chooses the build"
             yield _note(f"`{text}` has torch's build {build[1]}, and {choice}", where)

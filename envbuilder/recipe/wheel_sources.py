@@ -310,6 +310,14 @@ def make_index(entry: IndexFile) -> Index:
     )  # fmt: skip
 
 
+def index_entry(url: str, *, is_page: bool, packages: Iterable[str] = ()) -> str:
+    """Return the entry of `indexes` for an address, named after its host."""
+    labels = (urlsplit(url).hostname or "").split(".")
+    name = next((label for label in reversed(labels[:-1]) if re.fullmatch(_NAME.pattern, label)), "other")
+    names = ", ".join(packages) or "NAME"
+    return f'{{name: {name}, {"find_links" if is_page else "url"}: "{url}", packages: [{names}]}}'
+
+
 def index_of(name: str, indexes: Iterable[Index]) -> Index | None:
     """Return the index that a package comes from, None for those of the machine that locks."""
     return next(

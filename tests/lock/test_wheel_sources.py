@@ -1,6 +1,5 @@
 """Wheels from an address, the recipe's folder, an index or a page of the recipe: locked with their source, and from nowhere else."""
 
-import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.load import load
-from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Sources
 from tests.support.locks import make_means, make_task
 from tests.support.package_sources import write_index, write_wheel
@@ -98,12 +96,19 @@ def test_a_wheel_at_an_address_is_locked_with_what_it_requires(
 
 def test_another_file_than_the_stated_one_is_refused(tmp_path: Path, web: tuple[str, Path]) -> None:
     with pytest.raises(FetchError, match="no source has the file that was locked"):
-        lock(tmp_path, web[0], f"packages: ['fast @ URL/release/v2/fast-2.0%2Bcu12-{TAG}.whl#sha256={'1' * 64}']\n")
+        lock(
+            tmp_path,
+            web[0],
+            f"packages: ['fast @ URL/release/v2/fast-2.0%2Bcu12-{TAG}.whl#sha256={'1' * 64}']\n",
+        )
 
 
 @pytest.mark.parametrize(
     ("tag", "named"),
-    [("cp39-cp39-linux_x86_64", "`cp39-cp39`"), ("cp311-cp311-manylinux_2_39_x86_64", "`manylinux_2_39_x86_64`")],
+    [
+        ("cp39-cp39-linux_x86_64", "`cp39-cp39`"),
+        ("cp311-cp311-manylinux_2_39_x86_64", "`manylinux_2_39_x86_64`"),
+    ],
 )
 def test_a_wheel_for_another_environment_is_refused_by_its_tag(
     tmp_path: Path, web: tuple[str, Path], tag: str, named: str
@@ -114,14 +119,20 @@ def test_a_wheel_for_another_environment_is_refused_by_its_tag(
     assert caught.value.message.startswith(message)
 
 
-def test_a_wheel_whose_metadata_is_of_another_package_is_refused(tmp_path: Path, web: tuple[str, Path]) -> None:
+def test_a_wheel_whose_metadata_is_of_another_package_is_refused(
+    tmp_path: Path, web: tuple[str, Path]
+) -> None:
     url, folder = web
-    (tmp_path / "slow-1.0-py3-none-any.whl").write_bytes((folder / "main/fast-9.0-py3-none-any.whl").read_bytes())
-    with pytest.raises(IncompatibleError, match="holds fast 9.0, which its name does not say"):
+    (tmp_path / "slow-1.0-py3-none-any.whl").write_bytes(
+        (folder / "main/fast-9.0-py3-none-any.whl").read_bytes()
+    )
+    with pytest.raises(IncompatibleError, match=r"holds fast 9\.0, which its name does not say"):
         lock(tmp_path, url, "packages: ['slow @ file:slow-1.0-py3-none-any.whl']\n")
 
 
-def test_a_changed_wheel_of_the_recipes_folder_makes_the_lock_stale(tmp_path: Path, web: tuple[str, Path]) -> None:
+def test_a_changed_wheel_of_the_recipes_folder_makes_the_lock_stale(
+    tmp_path: Path, web: tuple[str, Path]
+) -> None:
     wheel = write_wheel(tmp_path / "wheels", "mine", "1.0", requires=("einops",))
     text = "packages: ['mine @ file:wheels/mine-1.0-py3-none-any.whl']\n"
     mine = lock(tmp_path, web[0], text)["mine"]
@@ -143,7 +154,9 @@ def test_a_listed_package_comes_from_its_page_and_no_other_does(
     assert re.search(r"scatter \S+ comes from `pyg`: http://127.0.0.1:\d+/torch-2.6.0.html", caplog.text)
 
 
-def test_a_listed_package_that_another_one_requires_comes_from_its_page(tmp_path: Path, web: tuple[str, Path]) -> None:
+def test_a_listed_package_that_another_one_requires_comes_from_its_page(
+    tmp_path: Path, web: tuple[str, Path]
+) -> None:
     text = "packages: [geometry]\nindexes: [{name: pyg, find_links: URL/torch-2.6.0.html, packages: [Scatter]}]\n"
     assert lock(tmp_path, web[0], text)["scatter"].source == "links-pyg"
 
@@ -167,7 +180,9 @@ def test_a_folder_of_wheels_below_the_recipes(tmp_path: Path, web: tuple[str, Pa
 
 def test_a_package_that_its_index_lacks_comes_from_no_other(tmp_path: Path, web: tuple[str, Path]) -> None:
     text = "packages: [einops]\nindexes: [{name: corp, url: URL/own, packages: [einops]}]\n"
-    with pytest.raises(IncompatibleError, match=r"the index `corp` of the recipe \(.*own/\) has no wheel of `einops`"):
+    with pytest.raises(
+        IncompatibleError, match=r"the index `corp` of the recipe \(.*own/\) has no wheel of `einops`"
+    ):
         lock(tmp_path, web[0], text)
 
 
@@ -181,7 +196,9 @@ def test_a_listed_package_that_nothing_requires_is_a_mistake(tmp_path: Path, web
     assert finding.hint.startswith("did you mean `scatter`?")
 
 
-def test_a_version_of_the_lock_so_far_is_kept_without_a_request(tmp_path: Path, web: tuple[str, Path]) -> None:
+def test_a_version_of_the_lock_so_far_is_kept_without_a_request(
+    tmp_path: Path, web: tuple[str, Path]
+) -> None:
     text = f"packages: [fast @ URL/release/v2/fast-2.0%2Bcu12-{TAG}.whl]\n"
     before = lock(tmp_path, web[0], text)
     assert lock(tmp_path, web[0], text, prefer=tuple(before.values())) == before
