@@ -90,6 +90,12 @@ class Requests:
     suite: Distribution | None = None  # of the image that is read
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
+    indexes: list[tuple[str, str, str]] = field(default_factory=list)  # option, address, where
+    compiled: dict[str, str] = field(
+        default_factory=dict
+    )  # requirements that became extensions, by their normal name
+    # Packages whose name on the package index is another project's.
+    misnamed: dict[str, Request] = field(default_factory=dict)
     left: list[Finding] = field(default_factory=list)
     said: set[Finding] = field(default_factory=set)  # those of `left`
     # The project's folder: a stranger's files must not name others, whose lines `left` would show.
@@ -112,8 +118,9 @@ class Requests:
         if self.system:
             where, names = self.system[0][0], ", ".join(text for _, text in self.system)
             self.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
-        if self.guessed:
-            where, names = self.guessed[0][0], ", ".join(f"`{name}`" for _, name in self.guessed)
+        guessed = [(where, name) for where, name in self.guessed if canonicalize_name(name) not in self.misnamed]
+        if guessed:
+            where, names = guessed[0][0], ", ".join(f"`{name}`" for _, name in guessed)
             message = f"taken for the packages of these names on the Python index: {names}"
             self.note(where, message, hint="conda's names may be another project's there; look at each")
         self.system.clear()

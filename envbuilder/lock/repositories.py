@@ -54,13 +54,14 @@ def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
     remote = (extension for extension in recipe.extensions if extension.url)
     archives = {archive_source(extension): f"{extension.url.rpartition('/')[0]}/" for extension in remote}
     folder = recipe.path.parent.absolute()
-    wheels = (wheel for text in recipe.packages if (wheel := wheel_of(text)) and not wheel.is_own)
+    wheels = tuple(filter(None, map(wheel_of, recipe.packages)))
+    has_own = any(wheel.is_own for wheel in wheels) or any(index.folder for index in recipe.indexes)
     return (
         {repository.source: repository.url for repository in repositories(recipe, base)}
         | archives
         | {wheel.source: f"{wheel.address.rpartition('/')[0]}/" for wheel in wheels}
         | {index.source: index.address(folder) for index in recipe.indexes}
-        | {RECIPE: f"{folder.as_uri()}/"}
+        | ({RECIPE: f"{folder.as_uri()}/"} if has_own else {})
     )
 
 

@@ -310,12 +310,21 @@ def make_index(entry: IndexFile) -> Index:
     )  # fmt: skip
 
 
-def index_entry(url: str, *, is_page: bool, packages: Iterable[str] = ()) -> str:
-    """Return the entry of `indexes` for an address, named after its host."""
+def is_address(text: str) -> bool:
+    """Return whether a text is an address that `indexes` takes."""
+    return re.fullmatch(_ADDRESS, text) is not None
+
+
+def name_after(url: str) -> str:
+    """Return a name for an index, from its host."""
     labels = (urlsplit(url).hostname or "").split(".")
-    name = next((label for label in reversed(labels[:-1]) if re.fullmatch(_NAME.pattern, label)), "other")
-    names = ", ".join(packages) or "NAME"
-    return f'{{name: {name}, {"find_links" if is_page else "url"}: "{url}", packages: [{names}]}}'
+    return next((label for label in reversed(labels[:-1]) if re.fullmatch(_NAME.pattern, label)), "other")
+
+
+def index_entry(url: str, *, is_page: bool, packages: Iterable[str] = (), name: str = "") -> str:
+    """Return the text of an entry of `indexes`."""
+    names, key = ", ".join(packages) or "NAME", "find_links" if is_page else "url"
+    return f'{{name: {name or name_after(url)}, {key}: "{url}", packages: [{names}]}}'
 
 
 def index_of(name: str, indexes: Iterable[Index]) -> Index | None:

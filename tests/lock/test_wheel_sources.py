@@ -1,22 +1,27 @@
 """Wheels from an address, the recipe's folder, an index or a page of the recipe: locked with their source, and from nowhere else."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from envbuilder import steps
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.wheels import resolve_wheels
+from envbuilder.plan.printer.printed import WRITE, Printed, fetch
+from envbuilder.plan.program import Program
 from envbuilder.recipe.load import load
 from envbuilder.sources.names import Sources
 from tests.support.locks import make_means, make_task
 from tests.support.package_sources import write_index, write_wheel
+from tests.support.plans import make_plan
 from tests.support.serving import served
 
 pytestmark = pytest.mark.programs
@@ -202,3 +207,30 @@ def test_a_version_of_the_lock_so_far_is_kept_without_a_request(
     text = f"packages: [fast @ URL/release/v2/fast-2.0%2Bcu12-{TAG}.whl]\n"
     before = lock(tmp_path, web[0], text)
     assert lock(tmp_path, web[0], text, prefer=tuple(before.values())) == before
+
+
+def test_a_printed_text_fetches_each_from_its_source(tmp_path: Path, web: tuple[str, Path]) -> None:
+    write_wheel(tmp_path / "wheels", "mine", "1.0")
+    text = f"""\
+packages: [scatter, core-app, 'mine @ file:wheels/mine-1.0-py3-none-any.whl', fast @ URL/release/v2/fast-2.0%2Bcu12-{TAG}.whl]
+indexes:
+  - {{name: pyg, find_links: URL/torch-2.6.0.html, packages: [scatter]}}
+  - {{name: corp, url: URL/own, packages: [core-*]}}
+"""
+    wheels = [file for file in lock(tmp_path, web[0], text).values() if file.source != "pypi"]
+    assert {file.source.partition("-")[0] for file in wheels} == {"index", "links", "recipe", "url"}
+    inputs = tuple((file.filename, file) for file in wheels)
+    program = Program(name="x", files=(), interpreter="", root=(), spec="{}\n", inputs=inputs)
+    printed = Printed(
+        plan=make_plan(), summary="", uv="1", pytorch_index="", labels=(), commits={},
+        repositories=addresses(load(tmp_path / "x.yaml"), None),
+    )  # fmt: skip
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps/fetch_package.py").write_text(steps.text("fetch_package.py"))
+    script = "\n".join(["set -eu", WRITE, *fetch(program, printed, below=str(tmp_path))])
+    script = script.replace("/steps/", f"{tmp_path}/steps/").replace("/steps/list", f"{tmp_path}/list")
+    script = script.replace("/context/", f"{tmp_path}/").replace(f"{tmp_path}{tmp_path}", f"{tmp_path}")
+    assert f'cp "{tmp_path}/$path"' in script
+    subprocess.run(["bash", "-c", script], check=True, env={"PATH": "/usr/bin:/bin", "no_proxy": "127.0.0.1"})
+    for file in wheels:
+        assert sha256_file(tmp_path / f"step/inputs/{file.filename}") == file.sha256
