@@ -118,7 +118,9 @@ class Requests:
         if self.system:
             where, names = self.system[0][0], ", ".join(text for _, text in self.system)
             self.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
-        guessed = [(where, name) for where, name in self.guessed if canonicalize_name(name) not in self.misnamed]
+        guessed = [
+            (where, name) for where, name in self.guessed if canonicalize_name(name) not in self.misnamed
+        ]
         if guessed:
             where, names = guessed[0][0], ", ".join(f"`{name}`" for _, name in guessed)
             message = f"taken for the packages of these names on the Python index: {names}"
@@ -222,7 +224,8 @@ class Requests:
         def place(where: str) -> str:
             return where.replace(str(tree), url)
 
-        for requests in (self.pins, self.packages):
+        self.indexes = [(option, address, place(where)) for option, address, where in self.indexes]
+        for requests in (self.pins, self.packages, self.misnamed):
             for key, request in requests.items():
                 requests[key] = replace(request, where=place(request.where))
         self.apt = {name: place(where) for name, where in self.apt.items()}

@@ -56,7 +56,7 @@ def test_wheels_of_four_kinds_are_built_online_and_offline(spacious: Path):
         online = build(str(path), spacious / "online", "--runner", "sandbox", env=NO_ENGINE)
         assert run(ENVBUILDER, "check", path)
         run(ENVBUILDER, "cache", "vendor", path, spacious / "vendored")
-    sbom = json.loads(run(ENVBUILDER, "sbom", online.sif))
+    sbom = json.loads(run(ENVBUILDER, "show", online.sif, "--sbom"))
     named = {
         package["name"]: package["sourceInfo"] for package in sbom["packages"] if "sourceInfo" in package
     }
