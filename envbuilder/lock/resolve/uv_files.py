@@ -183,7 +183,7 @@ def write_question(
     if question.indexes:
         listed = [text for text in wanted if question.listed(canonicalize_name(Requirement(text).name))]
         wanted = [text for text in wanted if text not in listed]
-        (work / PROJECT).write_text(_project(question, [*listed, *others]), encoding="utf-8")
+        (work / PROJECT).write_text(_project(question, sources, [*listed, *others]), encoding="utf-8")
     files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
     (work / LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
@@ -194,26 +194,25 @@ def write_question(
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _project(question: Question, requirements: Sequence[str]) -> str:
+def _project(question: Question, sources: Sources, requirements: Sequence[str]) -> str:
     """Return a project's file that names an index for each of its requirements: nothing else of uv's files does.
 
     uv takes such a package from that index alone, and no other package from there.
     """
     names = dict.fromkeys(canonicalize_name(Requirement(text).name) for text in requirements)
-    sources = {name: index.name for name in names if (index := question.listed(name))}
+    chosen = {name: index.name for name in names if (index := question.listed(name))}
     lines = [
         '[project]\nname = "envbuilder-recipe"\nversion = "0"',
         f"dependencies = [{', '.join(map(_quoted, requirements))}]",
         "[tool.uv.workspace]",  # otherwise uv looks for one in the folders above
         "[tool.uv.sources]",
-        *(f"{_quoted(name)} = {{ index = {_quoted(index)} }}" for name, index in sources.items()),
+        *(f"{_quoted(name)} = {{ index = {_quoted(index)} }}" for name, index in chosen.items()),
     ]
     for index in question.indexes:
+        address = _quoted(sources.index(index.name, index.address(question.recipes)))
         form = "simple" if index.url else "flat"
-        lines += [
-            f"[[tool.uv.index]]\nname = {_quoted(index.name)}\nurl = {_quoted(index.address(question.recipes))}"
-        ]
-        lines += [f'format = "{form}"\nexplicit = true']
+        lines.append(f"[[tool.uv.index]]\nname = {_quoted(index.name)}\nurl = {address}")
+        lines.append(f'format = "{form}"\nexplicit = true')
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -265,7 +265,8 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
-    own = (index.url or index.page for index in question.indexes if not index.folder)
+    listed = (index for index in question.indexes if not index.folder)
+    own = (sources.index(index.name, index.url or index.page) for index in listed)
     return (*sources.indexes, *own, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
 
 

@@ -110,7 +110,8 @@ class SourceClient:
         repository = self._repositories.get(artifact.source, "")
         indexes = {"pypi": self.sources.indexes, "pytorch": (self.sources.pytorch,)}
         if artifact.source.startswith((INDEX, LINKS)):
-            indexes, repository = {artifact.source: (repository,)}, ""
+            index = self.sources.index(artifact.source.partition("-")[2], repository)
+            indexes, repository = {artifact.source: (index,)}, ""
         for base in self._local_first((*self.sources.mirrors(artifact.source), repository)):
             yield base + quote(artifact.path)
         for base in self._local_first(indexes.get(artifact.source, ())):
