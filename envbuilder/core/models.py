@@ -249,10 +249,8 @@ def _report(
         case "shape":
             _report_text(node, context["expected"], context["hint"], mistakes)
         case "missing":
-            shape = _shape(kind) or _shape(_inside(kind, 0))
+            shape = next((data for data in get_args(kind)[1:] if isinstance(data, Shape)), None)
             hint = f"write `{last}:` with {shape.expected}" if shape else ""
-            if shape and not _shape(kind):
-                hint = f"write `{last}: […]`, each {shape.expected}"
             mistakes.at(node, FormCode.MISSING_KEY, f"the key `{last}` is missing", hint=hint)
         case "unexpected_keyword_argument":  # a key that the dataclass does not have
             known = keys_of(parent)
@@ -283,10 +281,6 @@ def _report(
             raise AssertionError(
                 f"pydantic reports {error['type']} at {node.path}, for which there is no sentence"
             )
-
-
-def _shape(kind: Any) -> Shape | None:
-    return next((data for data in get_args(kind)[1:] if isinstance(data, Shape)), None)
 
 
 def _report_kind(node: PlacedNode, expected: str, hint: str, mistakes: Mistakes, text: str = "") -> None:

@@ -9,7 +9,14 @@ from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.packages import build_of
-from envbuilder.recipe.wheel_sources import Index, index_entry, is_address, name_after
+from envbuilder.recipe.wheel_sources import (
+    IndexFile,
+    WheelIndex,
+    index_entry,
+    is_address,
+    make_index,
+    name_after,
+)
 
 
 def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
@@ -19,7 +26,7 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     project's on the package index is left out unless a page has it.
     """
     table, wanted = load_cuda_packages(), {*requests.packages, *requests.misnamed, *requests.compiled}
-    indexes: dict[str, Index] = {}
+    indexes: dict[str, WheelIndex] = {}
     listed: set[str] = set()
     for option, address, where in requests.indexes:
         rows = [row for row in table.rows if row.package in wanted and row.is_at(address)]
@@ -29,8 +36,8 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
             listed.update(names)
             stem = name_after(address)
             name = f"{stem}-{len(indexes) + 1}" if stem in indexes else stem
-            place = {"page": address} if is_page else {"url": f"{address.rstrip('/')}/"}
-            indexes[name] = Index(name=name, packages=tuple(names), **place)
+            place = {"find_links": address} if is_page else {"url": address}
+            indexes[name] = make_index(IndexFile(name=name, packages=tuple(names), **place))
             continue
         others = ", ".join(row.package for row in rows if row.package not in listed)
         why = (

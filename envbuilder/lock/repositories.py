@@ -54,20 +54,17 @@ def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
     remote = (extension for extension in recipe.extensions if extension.url)
     archives = {archive_source(extension): f"{extension.url.rpartition('/')[0]}/" for extension in remote}
     folder = recipe.path.parent.absolute()
-    wheels = tuple(filter(None, map(wheel_of, recipe.packages)))
-    has_own = any(wheel.is_own for wheel in wheels) or any(index.folder for index in recipe.indexes)
-    return (
-        {repository.source: repository.url for repository in repositories(recipe, base)}
-        | archives
-        | {wheel.source: f"{wheel.address.rpartition('/')[0]}/" for wheel in wheels}
-        | {index.source: index.address(folder) for index in recipe.indexes}
-        | ({RECIPE: f"{folder.as_uri()}/"} if has_own else {})
-    )
+    wheels = filter(None, map(wheel_of, recipe.packages))
+    archives |= {wheel.source: f"{wheel.address.rpartition('/')[0]}/" for wheel in wheels}
+    archives |= {index.source: index.place for index in recipe.indexes}
+    if RECIPE in archives:
+        archives[RECIPE] = f"{folder.as_uri()}/"
+    return {repository.source: repository.url for repository in repositories(recipe, base)} | archives
 
 
 def wheel_address(wheel: PlacedWheel, folder: Path) -> str:
     """Return the address of a wheel that a recipe in this folder names."""
-    return (folder.absolute() / wheel.path).as_uri() if wheel.is_own else wheel.address
+    return (folder.absolute() / wheel.path).as_uri() if wheel.source == RECIPE else wheel.address
 
 
 def archive_source(extension: Extension) -> str:

@@ -30,6 +30,7 @@ from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 from envbuilder.recipe.wheel_sources import index_of, make_index, wheel_of
+from envbuilder.sources.names import RECIPE
 
 _JUDGED: Final = frozenset({FormCode.UNKNOWN_KEY, RecipeCode.PATH})
 _UNSEEN: Final = frozenset({FormCode.UNREADABLE, FormCode.SYNTAX, RecipeCode.EXTENDS})
@@ -313,7 +314,7 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
     named = (path for requirements in lists for path in requirements.files)
     keys = (path.parent / entry.key for entry in file.apt_sources if isinstance(entry, RepositoryFile))
     placed = (wheel_of(text) for text, _ in packages)
-    wheels = (path.parent / wheel.path for wheel in placed if wheel and wheel.is_own)
+    wheels = (path.parent / wheel.path for wheel in placed if wheel and wheel.source == RECIPE)
     return Recipe(
         **{key: getattr(file, key) for key in _AS_WRITTEN},
         name=name,

@@ -7,7 +7,7 @@ paths exist, that requirements parse, and what `extends` and `matrix` add. Edito
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,7 +22,7 @@ from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, che
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
 from envbuilder.recipe.packages import NO_TORCH, Hashed, Packages
 from envbuilder.recipe.repository import Repositories, Repository, RepositoryFile
-from envbuilder.recipe.wheel_sources import Index, Indexes
+from envbuilder.recipe.wheel_sources import Indexes, WheelIndex
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
 SUFFIX: Final = ".yaml"
@@ -223,7 +223,7 @@ class Recipe:
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     constraints: tuple[str, ...] = ()  # of those files: bounds for what the packages require
     hashes: tuple[Hashed, ...] = ()  # of those files: if there is one, each package that they bring has one
-    indexes: tuple[Index, ...] = ()
+    indexes: tuple[WheelIndex, ...] = ()
     apt: tuple[str, ...]
     apt_sources: tuple[Repository, ...] = ()
     extensions: tuple[Extension, ...]
@@ -271,7 +271,7 @@ class Recipe:
         if bounds:
             value["packages"] = [*self.packages, bounds]
         if self.indexes:
-            value["indexes"] = [index.canonical() for index in self.indexes]
+            value["indexes"] = [asdict(index) for index in self.indexes]
         if self.apt_sources:
             value["apt_sources"] = [source.canonical() for source in self.apt_sources]
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -5,20 +5,20 @@ A package that an index of the recipe lists comes from there and from nowhere el
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from pydantic_core import PydanticCustomError
 
 from envbuilder.core.cache import sha256_file, sha256_text
 from envbuilder.core.models import FieldRule, Mistake, Shape
 from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, RecipeCode, check_path
-from envbuilder.sources.names import INDEX, LINKS, RECIPE, URL, is_loopback
+from envbuilder.sources.names import INDEX, LINKS, RECIPE, URL
 
 WHEEL: Final = ".whl"
 TORCHES: Final = (
@@ -26,13 +26,10 @@ TORCHES: Final = (
     "torchvision",
     "torchaudio",
 )  # each comes in the build that the recipe's pins choose
-_FRAGMENT: Final = re.compile(r"sha256=([0-9a-f]{64})")
-_HASH_HINT: Final = (
-    "`sha256sum FILE` prints it; without a fragment, `lock` writes the sha256 of what it downloads"
-)
 _ADDRESS: Final = (
     r"https://[^\s@\[\]?#]+|http://(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?(?:/[^\s@\[\]?#]*)?"
 )
+_NAMED: Final = re.compile(r"([A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?)\s*@\s*(?=\S)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,64 +37,42 @@ class PlacedWheel:
     """A requirement on the wheel at an address, or in the recipe's folder."""
 
     requirement: Requirement
+    address: str  # without a fragment; `file:` and a path for a file in the recipe's folder
+    sha256: str  # "" if it is not stated; a file in the recipe's folder has it
+    source: str  # in a lock
+    path: str  # below the source
+    filename: str
 
     @property
     def name(self) -> str:
         return canonicalize_name(self.requirement.name)
 
     @property
-    def address(self) -> str:
-        """Return the address without its fragment; of a file in the recipe's folder, `file:` and its path."""
-        return (self.requirement.url or "").partition("#")[0]
-
-    @property
-    def sha256(self) -> str:
-        """Return the sha256 of the fragment, "" without one. A file in the recipe's folder has one."""
-        return (self.requirement.url or "").partition("#sha256=")[2]
-
-    @property
-    def filename(self) -> str:
-        return unquote(self.address.rpartition("/")[2].removeprefix("file:"))
-
-    @property
     def version(self) -> str:
         return str(parse_wheel_filename(self.filename)[1])
-
-    @property
-    def pin(self) -> str:
-        """Return the requirement on its version, without the address."""
-        extras = f"[{','.join(sorted(self.requirement.extras))}]" if self.requirement.extras else ""
-        marker = f"; {self.requirement.marker}" if self.requirement.marker else ""
-        return f"{self.requirement.name}{extras}=={self.version}{marker}"
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the wheel is in the recipe's folder."""
-        return self.address.startswith("file:")
-
-    @property
-    def source(self) -> str:
-        """Return its source in a lock."""
-        return RECIPE if self.is_own else f"{URL}{sha256_text(self.address)[:12]}"
-
-    @property
-    def path(self) -> str:
-        """Return its path below the source."""
-        return self.address.removeprefix("file:") if self.is_own else self.filename
 
 
 def wheel_of(text: str) -> PlacedWheel | None:
     """Return the wheel of a recipe's requirement, None for a requirement without an address."""
-    if "@" not in text:
+    requirement = Requirement(text) if "@" in text else None
+    if requirement is None or not requirement.url:
         return None
-    requirement = Requirement(text)
-    return PlacedWheel(requirement=requirement) if requirement.url else None
+    address, _, digest = requirement.url.partition("#sha256=")
+    is_own = address.startswith("file:")
+    path = address.removeprefix("file:") if is_own else unquote(address.rpartition("/")[2])
+    return PlacedWheel(
+        requirement=requirement, address=address, sha256=digest, path=path, filename=path.rpartition("/")[2],
+        source=RECIPE if is_own else f"{URL}{sha256_text(address)[:12]}",
+    )  # fmt: skip
 
 
 def pin_of(text: str) -> str:
     """Return a recipe's requirement, with the version of its wheel in place of an address."""
     wheel = wheel_of(text)
-    return wheel.pin if wheel else text
+    if wheel is None:
+        return text
+    wheel.requirement.url, wheel.requirement.specifier = None, SpecifierSet(f"=={wheel.version}")
+    return str(wheel.requirement)
 
 
 def place_wheel(requirement: Requirement, folder: Path | None) -> Requirement:
@@ -106,63 +81,54 @@ def place_wheel(requirement: Requirement, folder: Path | None) -> Requirement:
     Raises PydanticCustomError for an address that is no wheel's, or another package's. Without a folder, files are not read.
     """
     address, _, fragment = (requirement.url or "").partition("#")
-    digest = _FRAGMENT.fullmatch(fragment.lower())
-    if fragment and digest is None:
-        message = (
-            f"expected `#sha256=` and 64 hexadecimal digits after the address, found {shown('#' + fragment)}"
-        )
-        raise _refused(message, _HASH_HINT, RecipeCode.HASH)
-    sha256 = digest[1] if digest else ""
-    if "://" in address:
-        _check_address(address)
-    else:
+    for mistake in _mistakes(requirement.name, address, fragment):
+        raise mistake.error()
+    digest = fragment.lower().removeprefix("sha256=")
+    if "://" not in address:
         path = re.sub(r"^(\./+)+", "", address.removeprefix("file:"))
         address = f"file:{path}"
-        if folder is not None:
-            sha256 = _own_digest(path, folder, sha256)
-    requirement.url = f"{address}#sha256={sha256}" if sha256 else address
-    wheel = PlacedWheel(requirement=requirement)
-    try:
-        name = parse_wheel_filename(wheel.filename)[0]
-    except InvalidWheelFilename as error:
-        message = f"`{wheel.filename}` is not the name of a wheel"
-        raise _refused(
-            message, "keep the name that its makers gave it: NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
-        ) from error
-    if name != wheel.name:
-        message = f"`{wheel.filename}` is a wheel of `{name}`, and the requirement is on `{requirement.name}`"
-        raise _refused(message, f"write `{name} @ …`, or the address of a wheel of `{requirement.name}`")
+        for mistake in check_path(path, folder) if folder else ():
+            raise mistake.error()
+        real = sha256_file(folder / path) if folder else digest
+        if digest not in ("", real):
+            message = f"`{path}` has the sha256 {real}, and the requirement says {digest}"
+            hint = "find out why the file is another one before you write its sha256"
+            raise Mistake(message=message, code=RecipeCode.HASH, hint=hint).error()
+        digest = real
+    requirement.url = f"{address}#sha256={digest}" if digest else address
     return requirement
 
 
-def _check_address(address: str) -> None:
-    parts = urlsplit(address)
-    if parts.scheme == "file":
+def _mistakes(package: str, address: str, fragment: str) -> Iterator[Mistake]:
+    code, parts = RecipeCode.REQUIREMENT, urlsplit(address)
+    if parts.scheme == "file" and "://" in address:
         hint = "copy it into the recipe's folder and write `NAME @ file:PATH`; `ENVBUILDER_FOLDERS` names a folder of wheels"
-        raise _refused(f"{shown(address)} is a file of one machine", hint)
-    if not re.fullmatch(_ADDRESS, address):
-        is_clear = parts.scheme == "http" and not is_loopback(parts.netloc)
+        yield Mistake(message=f"{shown(address)} is a file of one machine", code=code, hint=hint)
+    elif "://" in address and not re.fullmatch(_ADDRESS, address):
         why = (
             "has no encryption"
-            if is_clear
+            if re.fullmatch(_ADDRESS, address.replace("http:", "https:"))
             else "has more than host and path"
-            if parts.netloc
-            else "is none of HTTP"
         )
         hint = "write https://HOST/PATH; a login belongs in `~/.netrc` (mode 0600)"
-        raise _refused(f"{shown(address)} is the address of a wheel, and {why}", hint)
-
-
-def _own_digest(path: str, folder: Path, expected: str) -> str:
-    for mistake in check_path(path, folder):
-        raise mistake.error()
-    digest = sha256_file(folder / path)
-    if expected not in ("", digest):
-        message = f"`{path}` has the sha256 {digest}, and the requirement says {expected}"
-        raise _refused(
-            message, "find out why the file is another one before you write its sha256", RecipeCode.HASH
+        yield Mistake(message=f"{shown(address)} is the address of a wheel, and {why}", code=code, hint=hint)
+    if fragment and not re.fullmatch(r"sha256=[0-9a-f]{64}", fragment.lower()):
+        message = (
+            f"expected `#sha256=` and 64 hexadecimal digits after the address, found {shown('#' + fragment)}"
         )
-    return digest
+        hint = "`sha256sum FILE` prints it; without a fragment, `lock` writes the sha256 of what it downloads"
+        yield Mistake(message=message, code=RecipeCode.HASH, hint=hint)
+    filename = unquote(address.rpartition("/")[2]).removeprefix("file:")
+    try:
+        name = parse_wheel_filename(filename)[0]
+    except InvalidWheelFilename:
+        hint = "keep the name that its makers gave it: NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
+        yield Mistake(message=f"`{filename}` is not the name of a wheel", code=code, hint=hint)
+    else:
+        if name != canonicalize_name(package):
+            message = f"`{filename}` is a wheel of `{name}`, and the requirement is on `{package}`"
+            hint = f"write `{name} @ …`, or the address of a wheel of `{package}`"
+            yield Mistake(message=message, code=code, hint=hint)
 
 
 def read_wheel(text: str, beside: Path, folder: Path) -> Requirement | None:
@@ -171,24 +137,21 @@ def read_wheel(text: str, beside: Path, folder: Path) -> Requirement | None:
     A path starts at the folder of the file, `beside`, or at the recipe's. Returns None for another line.
     """
     place, _, marker = re.sub(r"\s+;|;\s", "\n", text, count=1).partition("\n")
-    named, _, address = re.sub(
-        r"^([A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?)\s*@\s*(?=\S)", r"\1\n", place
-    ).rpartition("\n")
-    address, mark, fragment = address.strip().partition("#")
+    named = _NAMED.match(place)
+    address, mark, fragment = place[named.end() if named else 0 :].strip().partition("#")
     if not address.endswith(WHEEL):
         return None
     try:
-        named = named or parse_wheel_filename(unquote(address.rpartition("/")[2]))[0]
+        name = named[1] if named else parse_wheel_filename(unquote(address.rpartition("/")[2]))[0]
         if "://" not in address:
-            path = address.removeprefix("file:")
+            path, home = address.removeprefix("file:"), folder.resolve()
             there = next(
-                (start / path for start in (beside, folder) if (start / path).is_file()), folder / path
-            )
-            home = folder.resolve()
+                (start / path for start in (beside, folder) if (start / path).is_file()), folder
+            ).resolve()
             address = (
-                f"file:{there.resolve().relative_to(home) if there.resolve().is_relative_to(home) else path}"
+                f"file:{there.relative_to(home) if there != home and there.is_relative_to(home) else path}"
             )
-        return Requirement(f"{named} @ {address}{mark}{fragment}" + (f" ; {marker}" if marker else ""))
+        return Requirement(f"{name} @ {address}{mark}{fragment}" + (f" ; {marker}" if marker else ""))
     except (InvalidRequirement, InvalidWheelFilename):
         return None
 
@@ -234,7 +197,7 @@ class IndexFile:
 
 def _check_entry(entry: IndexFile) -> Iterator[Mistake]:
     if bool(entry.url) == bool(entry.find_links):
-        message = "expected `url` or `find_links`, " + ("found both" if entry.url else "found neither")
+        message = f"expected `url` or `find_links`, found {'both' if entry.url else 'neither'}"
         yield Mistake(
             message=message, code=RecipeCode.PAIR, hint="`url` is an index, `find_links` a page or a folder"
         )
@@ -257,57 +220,46 @@ def _check_all(entries: tuple[IndexFile, ...]) -> Iterator[Mistake]:
         if entry.name in [other.name for other in entries[:at]]:
             yield Mistake(message=f"a second index `{entry.name}`", hint="rename one", at=(at, "name"))
         for number, pattern in enumerate(entry.packages):
-            same = next((index for other, index in taken if _meet(pattern, other)), "")
-            taken.append((pattern, entry.name))
-            if same:
+            if same := next((index for other, index in taken if _meet(pattern, other)), ""):
                 message = f"the index `{same}` has `{pattern}` already, and a package comes from one index"
                 yield Mistake(message=message, hint="leave one of them out", at=(at, "packages", number))
+            taken.append((pattern, entry.name))
 
 
 Indexes = Annotated[tuple[Annotated[IndexFile, FieldRule(_check_entry)], ...], FieldRule(_check_all)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Index:
+class WheelIndex:
     """An index of a recipe, or a page or folder of wheels."""
 
     name: str
-    url: str = ""  # of a simple index, with a final slash
-    page: str = ""  # otherwise: of a page with links
-    folder: str = ""  # otherwise: below the recipe's
+    source: str  # of its packages in a lock: `index-NAME`, `links-NAME` for a page, `recipe` for a folder
+    place: str  # the address, of an index with a final slash; otherwise the folder below the recipe's
     packages: tuple[str, ...]
 
     @property
-    def source(self) -> str:
-        """Return the source of its packages in a lock."""
-        return RECIPE if self.folder else f"{INDEX if self.url else LINKS}{self.name}"
-
-    @property
-    def place(self) -> str:
-        """Return where it is, for people."""
-        return self.url or self.page or self.folder
+    def is_simple(self) -> bool:
+        return self.source.startswith(INDEX)
 
     def address(self, recipes: Path) -> str:
         """Return its address, for a recipe in this folder."""
-        return self.url or self.page or (recipes / self.folder).resolve().as_uri()
+        return (recipes / self.place).resolve().as_uri() if self.source == RECIPE else self.place
 
     def path(self, package: str, filename: str) -> str:
         """Return the path of a file below its source."""
-        above = self.folder or (package if self.url else "")
-        return f"{above}/{filename}" if above else filename
-
-    def canonical(self) -> dict[str, object]:
-        """Return what decides a build."""
-        return {key: value for key, value in asdict(self).items() if value}
+        above = self.place if self.source == RECIPE else package
+        return filename if self.source.startswith(LINKS) else f"{above}/{filename}"
 
 
-def make_index(entry: IndexFile) -> Index:
-    is_page = "://" in entry.find_links
-    return Index(
-        name=entry.name, url=f"{entry.url.rstrip('/')}/" if entry.url else "",
-        page=entry.find_links if is_page else "", folder="" if is_page else entry.find_links,
-        packages=tuple(map(_normal, entry.packages)),
-    )  # fmt: skip
+def make_index(entry: IndexFile) -> WheelIndex:
+    packages, source = tuple(map(_normal, entry.packages)), f"{INDEX if entry.url else LINKS}{entry.name}"
+    if entry.url:
+        return WheelIndex(
+            name=entry.name, source=source, place=f"{entry.url.rstrip('/')}/", packages=packages
+        )
+    source = source if "://" in entry.find_links else RECIPE
+    return WheelIndex(name=entry.name, source=source, place=entry.find_links, packages=packages)
 
 
 def is_address(text: str) -> bool:
@@ -327,11 +279,9 @@ def index_entry(url: str, *, is_page: bool, packages: Iterable[str] = (), name: 
     return f'{{name: {name or name_after(url)}, {key}: "{url}", packages: [{names}]}}'
 
 
-def index_of(name: str, indexes: Iterable[Index]) -> Index | None:
+def index_of(name: str, indexes: Iterable[WheelIndex]) -> WheelIndex | None:
     """Return the index that a package comes from, None for those of the machine that locks."""
-    return next(
-        (index for index in indexes if any(_is_like(pattern, name) for pattern in index.packages)), None
-    )
+    return next((index for index in indexes if any(_is_like(one, name) for one in index.packages)), None)
 
 
 def _normal(pattern: str) -> str:
@@ -345,9 +295,4 @@ def _is_like(pattern: str, name: str) -> bool:
 
 def _meet(pattern: str, other: str) -> bool:
     """Whether one name fits both."""
-    stems = (pattern.removesuffix("*"), other.removesuffix("*"))
-    return _is_like(pattern, stems[1]) or _is_like(other, stems[0])
-
-
-def _refused(message: str, hint: str, code: RecipeCode = RecipeCode.REQUIREMENT) -> PydanticCustomError:
-    return Mistake(message=message, code=code, hint=hint).error()
+    return _is_like(pattern, other.removesuffix("*")) or _is_like(other, pattern.removesuffix("*"))

@@ -102,7 +102,6 @@ class Sources:
     standalone: tuple[str, ...] = STANDALONE_RELEASES  # parents of the releases 20261110, …
     cuda: str = CUDA_REDIST  # NVIDIA's redistributable archive; "" for none
     apt: tuple[tuple[str, str], ...] = ()  # mirrors of other apt repositories, by the name of their source
-    listed: tuple[tuple[str, str], ...] = ()  # mirrors of a recipe's indexes and pages, by their name
     folders: tuple[Path, ...] = ()  # wheels and .debs lie in them; OCI layouts too
     certificates: Path | None = None  # CA bundle for HTTPS
 
@@ -111,7 +110,7 @@ class Sources:
         """Return every address that a setting names."""
         return (
             *self.debian, *self.security, self.snapshot, *self.ubuntu, self.ubuntu_snapshot, self.ubuntu_files, *self.indexes,
-            self.pytorch, *self.standalone, self.cuda, *(url for _, url in (*self.apt, *self.listed)),
+            self.pytorch, *self.standalone, self.cuda, *(url for _, url in self.apt),
         )  # fmt: skip
 
     def mirrors(self, source: str) -> tuple[str, ...]:
@@ -121,11 +120,6 @@ class Sources:
             CUDA: (self.cuda,) if self.cuda else (),
         }  # fmt: skip
         return known.get(source) or tuple(url for name, url in self.apt if name == source)
-
-    def index(self, name: str, address: str) -> str:
-        """Return where this machine has an index or a page of a recipe: at a mirror, otherwise at its own address."""
-        mirror = dict(self.listed).get(name, address)
-        return f"{mirror.rstrip('/')}/" if address.endswith("/") else mirror
 
     def mirror_of(self, source: str, day: date) -> str:
         """Return the address of a source of .deb packages as it was at 00:00 UTC of that day; "" for none."""
@@ -158,10 +152,7 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
         pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),
         standalone=(_base(releases),) if releases else STANDALONE_RELEASES,
         cuda=_service(environment, "ENVBUILDER_CUDA_REDIST", CUDA_REDIST),
-        apt=tuple(
-            (f"{APT}{name}", _base(url)) for name, url in _by_name(environment, "ENVBUILDER_APT_MIRRORS")
-        ),
-        listed=tuple(_by_name(environment, "ENVBUILDER_INDEX_MIRRORS")),
+        apt=tuple(_apt_mirror(word) for word in environment.get("ENVBUILDER_APT_MIRRORS", "").split()),
         folders=tuple(dict.fromkeys(path for link in links if (path := _folder(link)))),
         certificates=Path(bundle) if bundle else None,
     )
@@ -303,13 +294,11 @@ def _mirror_list(url: str) -> tuple[str, ...]:
     return tuple(line[0] for line in lines if line)
 
 
-def _by_name(environment: Mapping[str, str], setting: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and the addresses of a setting with mirrors."""
-    for word in environment.get(setting, "").split():
-        name, sign, url = word.partition("=")
-        if not (name and sign and ":" in url):
-            raise UsageError(f"{setting} holds `{shown(word)}`", hint="write NAME=ADDRESS")
-        yield name, url
+def _apt_mirror(word: str) -> tuple[str, str]:
+    name, sign, url = word.partition("=")
+    if not (name and sign and ":" in url):
+        raise UsageError(f"ENVBUILDER_APT_MIRRORS holds `{shown(word)}`", hint="write NAME=ADDRESS")
+    return f"{APT}{name}", _base(url)
 
 
 def _service(environment: Mapping[str, str], name: str, default: str) -> str:

@@ -1007,7 +1007,7 @@ def test_pages_whose_packages_are_known_become_indexes(tmp_path: Path, monkeypat
     read_source(Path("requirements.txt"), requests)
     recipe, _ = make("mine", Path("recipes"), requests, ())
     (index,) = recipe.indexes
-    assert (index.name, index.page) == ("pyg", "https://data.pyg.org/whl/torch-2.6.0+cu124.html")
+    assert (index.name, index.place) == ("pyg", "https://data.pyg.org/whl/torch-2.6.0+cu124.html")
     assert index.packages == ("pyg-lib", "torch-scatter")
     assert recipe.extensions == ()
     wanted = {

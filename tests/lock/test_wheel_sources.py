@@ -18,11 +18,10 @@ from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.plan.printer.printed import WRITE, Printed, fetch
 from envbuilder.plan.program import Program
 from envbuilder.recipe.load import load
-from envbuilder.sources.names import probe_sources
+from envbuilder.sources.names import Sources
 from tests.support.locks import make_means, make_task
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.plans import make_plan
-from tests.support.runner import FakeRunner
 from tests.support.serving import served
 
 pytestmark = pytest.mark.programs
@@ -67,26 +66,18 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         yield url, web
 
 
-def means(tmp_path: Path, url: str, **settings: str) -> ResolveContext:
-    environment = {
-        "ENVBUILDER_INDEX": f"{url}simple/",
-        "ENVBUILDER_DEBIAN_MIRROR": "http://none.example.org/debian/",
-    }
-    environment |= {"ENVBUILDER_UBUNTU_MIRROR": "http://none.example.org/ubuntu/"} | settings
-    sources = probe_sources(environment, FakeRunner())
-    return make_means(tmp_path, sources)
+def means(tmp_path: Path, url: str) -> ResolveContext:
+    return make_means(tmp_path, Sources(debian=(), indexes=(f"{url}simple/",)))
 
 
-def lock(
-    tmp_path: Path, url: str, text: str, prefer: tuple[Artifact, ...] = (), **settings: str
-) -> dict[str, Artifact]:
+def lock(tmp_path: Path, url: str, text: str, prefer: tuple[Artifact, ...] = ()) -> dict[str, Artifact]:
     (tmp_path / "x.yaml").write_text(RECIPE + text.replace("URL/", url))
     recipe = load(tmp_path / "x.yaml")
-    context = means(tmp_path, url, **settings)
+    context = means(tmp_path, url)
     context.fetcher.know(addresses(recipe, None))
     packages = resolve_wheels(make_task(recipe, context), prefer=prefer).artifacts
     # Each can be fetched from its source alone, as a build on another machine does.
-    other = means(tmp_path / "other", url, **settings)
+    other = means(tmp_path / "other", url)
     other.fetcher.know(addresses(recipe, None))
     other.fetcher.fetch(packages)
     return {package.name: package for package in packages}
@@ -190,12 +181,6 @@ def test_a_folder_of_wheels_below_the_recipes(tmp_path: Path, web: tuple[str, Pa
     text = "packages: [scatter]\nindexes: [{name: here, find_links: wheels, packages: [scatter]}]\n"
     scatter = lock(tmp_path, web[0], text)["scatter"]
     assert (scatter.source, scatter.path) == ("recipe", "wheels/scatter-3.0-py3-none-any.whl")
-
-
-def test_a_mirror_stands_for_an_index_of_the_recipe(tmp_path: Path, web: tuple[str, Path]) -> None:
-    text = "packages: [core-app]\nindexes: [{name: corp, url: 'https://pkgs.example.org/simple', packages: [core-*]}]\n"
-    packages = lock(tmp_path, web[0], text, ENVBUILDER_INDEX_MIRRORS=f"corp={web[0]}own")
-    assert packages["core-app"].source == "index-corp"
 
 
 def test_a_package_that_its_index_lacks_comes_from_no_other(tmp_path: Path, web: tuple[str, Path]) -> None:

@@ -32,8 +32,8 @@ from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
 from envbuilder.recipe.packages import Hashed
-from envbuilder.recipe.wheel_sources import Index, index_of
-from envbuilder.sources.names import Sources, file_path, shown
+from envbuilder.recipe.wheel_sources import WheelIndex, index_of
+from envbuilder.sources.names import RECIPE, Sources, file_path, shown
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
 PROJECT: Final = "pyproject.toml"  # an input, for packages that come from an index of the recipe
@@ -65,7 +65,7 @@ class Question:
     finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
     extensions: tuple[ProjectMetadata, ...] = ()  # they are there, and what they require is wanted
     placed: Artifacts = ()  # wheels in the store that the recipe gives by address: no others of their names are taken
-    indexes: tuple[Index, ...] = ()  # of the recipe
+    indexes: tuple[WheelIndex, ...] = ()  # of the recipe
     recipes: Path = Path()  # the recipe's folder
 
     def prefers(self, package: Artifact) -> bool:
@@ -77,7 +77,7 @@ class Question:
         pins = (f"{package.name}=={package.version}" for package in packages)
         return replace(self, constraints=(*self.constraints, *pins), prefer=())
 
-    def listed(self, name: str) -> Index | None:
+    def listed(self, name: str) -> WheelIndex | None:
         """Return the recipe's index that a package comes from, None for those of this machine."""
         is_ours = any(extension.name == name for extension in self.provided)
         return None if is_ours else index_of(name, self.indexes)
@@ -183,7 +183,7 @@ def write_question(
     if question.indexes:
         listed = [text for text in wanted if question.listed(canonicalize_name(Requirement(text).name))]
         wanted = [text for text in wanted if text not in listed]
-        (work / PROJECT).write_text(_project(question, sources, [*listed, *others]), encoding="utf-8")
+        (work / PROJECT).write_text(_project(question, [*listed, *others]), encoding="utf-8")
     files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
     (work / LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
@@ -194,7 +194,7 @@ def write_question(
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _project(question: Question, sources: Sources, requirements: Sequence[str]) -> str:
+def _project(question: Question, requirements: Sequence[str]) -> str:
     """Return a project's file that names an index for each of its requirements: nothing else of uv's files does.
 
     uv takes such a package from that index alone, and no other package from there.
@@ -209,8 +209,8 @@ def _project(question: Question, sources: Sources, requirements: Sequence[str]) 
         *(f"{_quoted(name)} = {{ index = {_quoted(index)} }}" for name, index in chosen.items()),
     ]
     for index in question.indexes:
-        address = _quoted(sources.index(index.name, index.address(question.recipes)))
-        form = "simple" if index.url else "flat"
+        address = _quoted(index.address(question.recipes))
+        form = "simple" if index.is_simple else "flat"
         lines.append(f"[[tool.uv.index]]\nname = {_quoted(index.name)}\nurl = {address}")
         lines.append(f'format = "{form}"\nexplicit = true')
     return "".join(f"{line}\n" for line in lines)
@@ -335,7 +335,7 @@ class UvAnswer:
             why = f"the index gives `{filename}` a sha256 that is none: expected 64 hexadecimal digits"
             raise FetchError(why)
         index = self.question.listed(package.name)
-        is_web = url.startswith(("http://", "https://")) or bool(index and index.folder)
+        is_web = url.startswith(("http://", "https://")) or bool(index and index.source == RECIPE)
         if not (real or is_web or any(map(file_path, (*sources.indexes, sources.pytorch)))):
             raise FetchError(
                 f"the index names `{shown(url)}` for `{filename}`, expected an address of HTTP",

@@ -256,17 +256,14 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
     places = _asked(question, sources)
     names = dict.fromkeys(name or other for name, other in _NOT_FOUND.findall(error.message))
     try:
-        pages = [place for place in places if not place.endswith("/")]
-        simple = [f"{place}{name}/" for name in names for place in places if place not in pages]
-        context.fetcher.need_access([*pages, *simple])
+        context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
     except FetchError as failure:
         output = error.message.partition("\n")[2]
         raise FetchError(f"{failure.message}\n{output}", hint=failure.hint) from error
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
-    listed = (index for index in question.indexes if not index.folder)
-    own = (sources.index(index.name, index.url or index.page) for index in listed)
+    own = (index.place for index in question.indexes if index.is_simple)
     return (*sources.indexes, *own, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
 
 

@@ -131,18 +131,17 @@ class Fetcher:
         each(tuple(dict.fromkeys(urls)), ask)
         return tuple(sizes[url] for url in urls)
 
-    def fetch_new(self, url: str, size: int, progress: Progress) -> Sha256:
-        """Fetch a file of this size, whose digest nobody has stated, into the store. Returns its sha256; raises FetchError."""
+    def fetch_new(self, artifact: Wanted, url: str, progress: Progress) -> Sha256:
+        """Fetch a file whose digest nobody has stated into the store; return its sha256. Raises FetchError."""
+
+        def ask(url: str, stop: threading.Event) -> None:
+            try:
+                self._connect().download(url, artifact, file, progress, stop)
+            except SourceError as refusal:
+                raise _failure([_explain(artifact, [refusal])]) from refusal
+
         with space_errors(self._store.root), self._store.workspace() as work:
             file = work / "file"
-
-            def ask(url: str, stop: threading.Event) -> None:
-                try:
-                    self._connect().download_new(url, size, file, progress, stop)
-                except SourceError as refusal:
-                    hint = ACCESS_HINT if refusal.kind == "refused" else NETWORK_HINT
-                    raise FetchError(f"could not fetch a file\n  {refusal}", hint=hint) from refusal
-
             each((url,), ask)
             digest = sha256_file(file)
             self._store.add_artifact(digest, file)

@@ -110,8 +110,7 @@ class SourceClient:
         repository = self._repositories.get(artifact.source, "")
         indexes = {"pypi": self.sources.indexes, "pytorch": (self.sources.pytorch,)}
         if artifact.source.startswith((INDEX, LINKS)):
-            index = self.sources.index(artifact.source.partition("-")[2], repository)
-            indexes, repository = {artifact.source: (index,)}, ""
+            indexes, repository = {artifact.source: (repository,)}, ""
         for base in self._local_first((*self.sources.mirrors(artifact.source), repository)):
             yield base + quote(artifact.path)
         for base in self._local_first(indexes.get(artifact.source, ())):
@@ -133,21 +132,12 @@ class SourceClient:
     def download(
         self, url: str, artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event
     ) -> None:
-        """Download the artifact into `partial`; raises SourceError unless its digest is right.
+        """Download the artifact into `partial`; raises SourceError unless its digest is right. An empty one stands for any.
 
         After a failure the file stays for a later attempt, unless its bytes are wrong.
         """
         session.download(
             url, sha256=artifact.sha256, size=artifact.size, partial=partial, progress=progress, stop=stop,
-            request=lambda headers: self._request(url, headers=headers),
-        )  # fmt: skip
-
-    def download_new(
-        self, url: str, size: int, file: Path, progress: Progress, stop: threading.Event
-    ) -> None:
-        """Download a file whose digest nobody has stated. Raises SourceError."""
-        session.download(
-            url, sha256="", size=size, partial=file, progress=progress, stop=stop,
             request=lambda headers: self._request(url, headers=headers),
         )  # fmt: skip
 
