@@ -6,17 +6,9 @@ from dataclasses import replace
 from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
 from envbuilder.core.text.redact import without_credentials
 from envbuilder.init.requests import CONFIGURED, Requests
-from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.packages import build_of
-from envbuilder.recipe.wheel_sources import (
-    IndexFile,
-    WheelIndex,
-    index_entry,
-    is_address,
-    make_index,
-    name_after,
-)
+from envbuilder.recipe.wheel_sources import ADDRESS, WheelIndex, index_entry, name_after
 
 
 def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
@@ -29,39 +21,35 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     indexes: dict[str, WheelIndex] = {}
     listed: set[str] = set()
     for option, address, where in requests.indexes:
-        rows = [row for row in table.rows if row.package in wanted and row.is_at(address)]
-        names = [row.package for row in rows if row.package not in listed and _is_for(row, address, recipe)]
-        is_page = option == "--find-links"
-        if names and option != "--index-url" and is_address(address):
-            listed.update(names)
+        rows = [row for row in table.rows if row.package in wanted - listed and row.is_at(address)]
+        names = tuple(row.package for row in rows if _is_for(row, address, recipe))
+        key = "find_links" if option == "--find-links" else "url"
+        if names and option != "--index-url" and re.fullmatch(ADDRESS, address):
             stem = name_after(address)
             name = f"{stem}-{len(indexes) + 1}" if stem in indexes else stem
-            place = {"find_links": address} if is_page else {"url": address}
-            indexes[name] = make_index(IndexFile(name=name, packages=tuple(names), **place))
+            indexes[name] = WheelIndex(name=name, packages=names, **{key: address})
+            listed.update(names)
             continue
-        others = ", ".join(row.package for row in rows if row.package not in listed)
+        others = ", ".join(row.package for row in rows)
         why = (
             f"its wheels of {others} are for another torch or CUDA than the recipe's"
             if others
             else CONFIGURED
         )
-        entry = index_entry(without_credentials(address), is_page=is_page)
+        entry = index_entry(without_credentials(address), is_page=key == "find_links")
         hint = f"`indexes: [{entry}]` takes the packages that it names from there"
         requests.leave(where, f"{option} {address}", why, hint=hint)
-    more = [requests.misnamed[name].text for name in listed & requests.misnamed.keys()]
-    for name in requests.misnamed.keys() - listed:
-        row, request = table.by_name[name], requests.misnamed[name]
-        requests.leave(
-            request.where, request.text, row.wrong, hint=row.advice(recipe.pytorch, build_of(recipe.cuda))
-        )
-    compiled = [extension for extension in recipe.extensions if _package(extension) in listed]
-    for extension in compiled:
-        more.append(requests.compiled[_package(extension)])
-        mark = f"`{_package(extension)}=={extension.sdist.partition('==')[2]}` is an extension"
-        requests.left = [finding for finding in requests.left if mark not in finding.message]
+    for name, request in requests.misnamed.items():
+        if name not in listed:
+            row, build = table.by_name[name], build_of(recipe.cuda)
+            requests.leave(request.where, request.text, row.wrong, hint=row.advice(recipe.pytorch, build))
+    known = requests.compiled | {name: request.text for name, request in requests.misnamed.items()}
+    stay = [one for one in recipe.extensions if one.sdist.partition("==")[0].replace("_", "-") not in listed]
+    notes = tuple(f"`{name}==" for name in listed & requests.compiled.keys())
+    requests.left = [left for left in requests.left if not left.message.startswith(notes)]
     return replace(
-        recipe, packages=(*recipe.packages, *sorted(more)), indexes=tuple(indexes.values()),
-        extensions=tuple(extension for extension in recipe.extensions if extension not in compiled),
+        recipe, packages=(*recipe.packages, *(known[name] for name in sorted(listed & known.keys()))),
+        extensions=tuple(stay), indexes=tuple(indexes.values()),
     )  # fmt: skip
 
 
@@ -70,7 +58,3 @@ def _is_for(row: CudaPackage, address: str, recipe: Recipe) -> bool:
     places = row.addresses(recipe.pytorch, build_of(recipe.cuda))
     plain = address.replace("%2B", "+").rstrip("/")
     return any(plain == place.rstrip("/") for place, _ in places) or not re.search(r"torch|cu\d|pt\d", plain)
-
-
-def _package(extension: Extension) -> str:
-    return extension.sdist.partition("==")[0].replace("_", "-")

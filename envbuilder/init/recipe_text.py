@@ -55,7 +55,7 @@ def _lists(recipe: Recipe) -> Iterator[str]:
             yield "\n".join([f"{key}:", *(f"  - {_plain(item)}" for item in items)])
     if recipe.indexes:
         entries = (
-            index_entry(index.place, is_page=not index.is_simple, packages=index.packages, name=index.name)
+            index_entry(index.place, is_page=not index.url, packages=index.packages, name=index.name)
             for index in recipe.indexes
         )
         yield "\n".join(["indexes:", *(f"  - {entry}" for entry in entries)])

@@ -29,7 +29,7 @@ from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_va
 from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
-from envbuilder.recipe.wheel_sources import index_of, make_index, wheel_of
+from envbuilder.recipe.wheel_sources import index_of, wheel_of
 from envbuilder.sources.names import RECIPE
 
 _JUDGED: Final = frozenset({FormCode.UNKNOWN_KEY, RecipeCode.PATH})
@@ -325,7 +325,7 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         constraints=tuple(dict.fromkeys(bounds)),
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
-        indexes=tuple(map(make_index, file.indexes)),
+        indexes=file.indexes,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
         files=tuple(dict.fromkeys((*files, *named, *keys, *wheels))),
@@ -354,10 +354,9 @@ def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
 
 def _check_addresses(file: RecipeFile, root: PlacedNode, mistakes: Mistakes) -> None:
     """Report wheels with an address that an index has too."""
-    indexes = tuple(map(make_index, file.indexes))
     for text, where in _packages(file, root):
         wheel = wheel_of(text)
-        index = index_of(wheel.name, indexes) if wheel else None
+        index = index_of(wheel.name, file.indexes) if wheel else None
         if wheel and index:
             message = f"`{wheel.name}` has an address here, and the index `{index.name}` has it too"
             hint = "leave out one of the two: a package comes from one place"

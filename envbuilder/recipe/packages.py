@@ -33,7 +33,7 @@ from envbuilder.recipe.requirement_file import (
     split_arguments,
     split_line,
 )
-from envbuilder.recipe.wheel_sources import WHEEL, IndexFile, index_entry, place_wheel, read_wheel
+from envbuilder.recipe.wheel_sources import WHEEL, WheelIndex, index_entry, place_wheel, read_wheel
 
 NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
 _AS_EXTENSION: Final = (
@@ -345,7 +345,7 @@ def notes_on(
     python: str,
     processor: Processor,
     place: str,  # of the key `pytorch`
-    indexes: tuple[IndexFile, ...] = (),
+    indexes: tuple[WheelIndex, ...] = (),
 ) -> Iterator[Finding]:
     """Note each line of a requirements file that the recipe decides otherwise."""
     yield from requirements.notes
@@ -357,7 +357,7 @@ def notes_on(
     cuda_words = f"`cuda: {cuda}`" if cuda else "want of `cuda`"
     for text, where in requirements.indexes:
         build, address = TORCH_BUILD.fullmatch(text), text.partition(" ")[2]
-        if address.rstrip("/") in {(index.url or index.find_links).rstrip("/") for index in indexes}:
+        if address.rstrip("/") in {index.place.rstrip("/") for index in indexes}:
             continue
         if build is None:
             message = f"`{text}` is not asked: packages come from the indexes of the machine that locks"

@@ -26,7 +26,7 @@ TORCHES: Final = (
     "torchvision",
     "torchaudio",
 )  # each comes in the build that the recipe's pins choose
-_ADDRESS: Final = (
+ADDRESS: Final = (
     r"https://[^\s@\[\]?#]+|http://(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?(?:/[^\s@\[\]?#]*)?"
 )
 _NAMED: Final = re.compile(r"([A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?)\s*@\s*(?=\S)")
@@ -104,10 +104,10 @@ def _mistakes(package: str, address: str, fragment: str) -> Iterator[Mistake]:
     if parts.scheme == "file" and "://" in address:
         hint = "copy it into the recipe's folder and write `NAME @ file:PATH`; `ENVBUILDER_FOLDERS` names a folder of wheels"
         yield Mistake(message=f"{shown(address)} is a file of one machine", code=code, hint=hint)
-    elif "://" in address and not re.fullmatch(_ADDRESS, address):
+    elif "://" in address and not re.fullmatch(ADDRESS, address):
         why = (
             "has no encryption"
-            if re.fullmatch(_ADDRESS, address.replace("http:", "https:"))
+            if re.fullmatch(ADDRESS, address.replace("http:", "https:"))
             else "has more than host and path"
         )
         hint = "write https://HOST/PATH; a login belongs in `~/.netrc` (mode 0600)"
@@ -165,12 +165,12 @@ _NAME: Final = Shape(
     hint="the lock names the source of each package by it",
 )
 _INDEX: Final = Shape(
-    pattern=_ADDRESS,
+    pattern=ADDRESS,
     expected="the address of a package index by https, without user and password",
     hint="a simple index (PEP 503), as in pip's `--extra-index-url`; a login belongs in `~/.netrc`",
 )
 _PAGE: Final = Shape(
-    pattern=rf"(?:{_ADDRESS})|{BELOW.pattern}",
+    pattern=rf"(?:{ADDRESS})|{BELOW.pattern}",
     expected="the address of a page by https, or a folder below the recipe's",
     hint="as in pip's `--find-links`; a login belongs in `~/.netrc`",
 )
@@ -182,8 +182,8 @@ _PACKAGE: Final = Shape(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexFile:
-    """An entry of `indexes` in a recipe file. The text below each key is its description in the schema."""
+class WheelIndex:
+    """An entry of `indexes` in a recipe. The text below each key is its description in the schema."""
 
     name: Annotated[str, _NAME]
     """The source of its packages in the lock."""
@@ -194,8 +194,28 @@ class IndexFile:
     packages: tuple[Annotated[str, _PACKAGE], ...]
     """The packages that come from it and from nowhere else: names, or the beginning of names such as `nvidia-*`."""
 
+    @property
+    def place(self) -> str:
+        """Return the address, of an index with a final slash; otherwise the folder below the recipe's."""
+        return f"{self.url.rstrip('/')}/" if self.url else self.find_links
 
-def _check_entry(entry: IndexFile) -> Iterator[Mistake]:
+    @property
+    def source(self) -> str:
+        """Return the source of its packages in a lock: `recipe` for a folder."""
+        kind = INDEX if self.url else LINKS
+        return f"{kind}{self.name}" if "://" in self.place else RECIPE
+
+    def address(self, recipes: Path) -> str:
+        """Return its address, for a recipe in this folder."""
+        return self.place if "://" in self.place else (recipes / self.place).resolve().as_uri()
+
+    def path(self, package: str, filename: str) -> str:
+        """Return the path of a file below its source."""
+        above = package if self.url else "" if "://" in self.place else self.find_links
+        return f"{above}/{filename}".lstrip("/")
+
+
+def _check_entry(entry: WheelIndex) -> Iterator[Mistake]:
     if bool(entry.url) == bool(entry.find_links):
         message = f"expected `url` or `find_links`, found {'both' if entry.url else 'neither'}"
         yield Mistake(
@@ -214,7 +234,7 @@ def _check_entry(entry: IndexFile) -> Iterator[Mistake]:
             )
 
 
-def _check_all(entries: tuple[IndexFile, ...]) -> Iterator[Mistake]:
+def _check_all(entries: tuple[WheelIndex, ...]) -> Iterator[Mistake]:
     taken: list[tuple[str, str]] = []  # pattern and index
     for at, entry in enumerate(entries):
         if entry.name in [other.name for other in entries[:at]]:
@@ -226,45 +246,7 @@ def _check_all(entries: tuple[IndexFile, ...]) -> Iterator[Mistake]:
             taken.append((pattern, entry.name))
 
 
-Indexes = Annotated[tuple[Annotated[IndexFile, FieldRule(_check_entry)], ...], FieldRule(_check_all)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelIndex:
-    """An index of a recipe, or a page or folder of wheels."""
-
-    name: str
-    source: str  # of its packages in a lock: `index-NAME`, `links-NAME` for a page, `recipe` for a folder
-    place: str  # the address, of an index with a final slash; otherwise the folder below the recipe's
-    packages: tuple[str, ...]
-
-    @property
-    def is_simple(self) -> bool:
-        return self.source.startswith(INDEX)
-
-    def address(self, recipes: Path) -> str:
-        """Return its address, for a recipe in this folder."""
-        return (recipes / self.place).resolve().as_uri() if self.source == RECIPE else self.place
-
-    def path(self, package: str, filename: str) -> str:
-        """Return the path of a file below its source."""
-        above = self.place if self.source == RECIPE else package
-        return filename if self.source.startswith(LINKS) else f"{above}/{filename}"
-
-
-def make_index(entry: IndexFile) -> WheelIndex:
-    packages, source = tuple(map(_normal, entry.packages)), f"{INDEX if entry.url else LINKS}{entry.name}"
-    if entry.url:
-        return WheelIndex(
-            name=entry.name, source=source, place=f"{entry.url.rstrip('/')}/", packages=packages
-        )
-    source = source if "://" in entry.find_links else RECIPE
-    return WheelIndex(name=entry.name, source=source, place=entry.find_links, packages=packages)
-
-
-def is_address(text: str) -> bool:
-    """Return whether a text is an address that `indexes` takes."""
-    return re.fullmatch(_ADDRESS, text) is not None
+Indexes = Annotated[tuple[Annotated[WheelIndex, FieldRule(_check_entry)], ...], FieldRule(_check_all)]
 
 
 def name_after(url: str) -> str:

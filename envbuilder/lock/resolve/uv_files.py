@@ -10,7 +10,7 @@ import re
 import tomllib
 import venv
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -66,6 +66,7 @@ class Question:
     extensions: tuple[ProjectMetadata, ...] = ()  # they are there, and what they require is wanted
     placed: Artifacts = ()  # wheels in the store that the recipe gives by address: no others of their names are taken
     indexes: tuple[WheelIndex, ...] = ()  # of the recipe
+    others: tuple[str, ...] = ()  # packages of these indexes that another package requires
     recipes: Path = Path()  # the recipe's folder
 
     def prefers(self, package: Artifact) -> bool:
@@ -130,23 +131,23 @@ def show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
     for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
         shown = links / file.name
         shown.unlink(missing_ok=True)
-        if file.suffix != ".whl" or file.stat().st_size < LARGE:
-            shown.symlink_to(file.absolute())
-        else:
-            _write_metadata_only(file, shown)
+        _show(file, shown)
         local[shown] = file
     return local
 
 
 def show_placed(question: Question, store: Store, folder: Path) -> None:
-    """Make a folder that shows uv the recipe's wheels under their names, large ones by metadata alone."""
+    """Make a folder that shows uv the recipe's wheels under their names."""
     folder.mkdir()
     for wheel in question.placed:
-        file, shown = store.artifact(wheel.sha256), folder / wheel.filename
-        if wheel.size < LARGE:
-            shown.symlink_to(file.absolute())
-        else:
-            _write_metadata_only(file, shown)
+        _show(store.artifact(wheel.sha256), folder / wheel.filename)
+
+
+def _show(file: Path, shown: Path) -> None:
+    if shown.suffix != ".whl" or file.stat().st_size < LARGE:
+        shown.symlink_to(file.absolute())
+    else:
+        _write_metadata_only(file, shown)
 
 
 def write_python(folder: Path) -> None:
@@ -168,10 +169,8 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
                 part.writestr(entry, whole.read(entry))
 
 
-def write_question(
-    question: Question, sources: Sources, work: Path, facts: Facts, others: Collection[str] = ()
-) -> None:
-    """Write uv's input files. `others` are packages of the recipe's indexes that another package requires."""
+def write_question(question: Question, sources: Sources, work: Path, facts: Facts) -> None:
+    """Write uv's input files."""
     wanted = list(question.requirements)
     for extension in question.extensions if question.dependencies else ():
         wanted += (extension.pin,) if extension in question.provided else extension.requires or ()
@@ -183,7 +182,7 @@ def write_question(
     if question.indexes:
         listed = [text for text in wanted if question.listed(canonicalize_name(Requirement(text).name))]
         wanted = [text for text in wanted if text not in listed]
-        (work / PROJECT).write_text(_project(question, [*listed, *others]), encoding="utf-8")
+        (work / PROJECT).write_text(_project(question, [*listed, *question.others]), encoding="utf-8")
     files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
     (work / LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
@@ -210,7 +209,7 @@ def _project(question: Question, requirements: Sequence[str]) -> str:
     ]
     for index in question.indexes:
         address = _quoted(index.address(question.recipes))
-        form = "simple" if index.is_simple else "flat"
+        form = "simple" if index.url else "flat"
         lines.append(f"[[tool.uv.index]]\nname = {_quoted(index.name)}\nurl = {address}")
         lines.append(f'format = "{form}"\nexplicit = true')
     return "".join(f"{line}\n" for line in lines)
@@ -230,15 +229,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def make_command(
-    question: Question,
-    sources: Sources,
-    *,
-    work: Path,
-    cache: Path,
-    output: str,
-    others: Collection[str] = (),
-) -> Command:
+def make_command(question: Question, sources: Sources, *, work: Path, cache: Path, output: str) -> Command:
     argv = [
         uv.find_uv_bin(), "pip", "compile", "requirements.in", *([PROJECT] if question.indexes else []),
         "--constraints", "constraints.in",
@@ -257,7 +248,7 @@ def make_command(
     if question.wheels_only:
         argv += ["--only-binary", ":all:"]
     # Of what is at an address, only wheels are taken: nothing of a source distribution is known before its code runs.
-    names = {canonicalize_name(Requirement(text).name) for text in (*question.requirements, *others)}
+    names = {canonicalize_name(Requirement(text).name) for text in (*question.requirements, *question.others)}
     argv += (f"--only-binary={name}" for name in sorted(names) if question.listed(name))
     if not question.dependencies:
         argv.append("--no-deps")

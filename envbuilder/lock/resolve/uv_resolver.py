@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -74,24 +74,21 @@ class Uv:
 
     def ask_once(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with each pre-release that uv takes."""
-        asked = {canonicalize_name(requirement.name) for requirement in parse_all(question.requirements)}
-        while True:
-            try:
-                with self._answered(question, LOCK) as (work, local):
-                    text = (work / LOCK).read_text(encoding="utf-8")
-                    packages = UvAnswer(question=question, context=self.context, local=local).read(text)
-                names = {package.name for package in packages}
-            except IncompatibleError as error:
-                names = {str(canonicalize_name(word)) for word in _NAMES.findall(error.message)}
-                if not self._learn(question, names - asked):
-                    raise
-            else:
-                if not self._learn(question, names - asked):
-                    return packages
+        try:
+            with self._answered(question, LOCK) as (work, local):
+                text = (work / LOCK).read_text(encoding="utf-8")
+                packages = UvAnswer(question=question, context=self.context, local=local).read(text)
+        except IncompatibleError as error:
+            if self._learn(question, _NAMES.findall(error.message)):
+                return self.ask_once(question)
+            raise
+        is_other = self._learn(question, [package.name for package in packages])
+        return self.ask_once(question) if is_other else packages
 
-    def _learn(self, question: Question, names: set[str]) -> bool:
+    def _learn(self, question: Question, names: Iterable[str]) -> bool:
         """Return whether one of these packages is of an index of the recipe, and uv has not been asked for it itself."""
-        more = {name for name in names - self.others if question.listed(name)}
+        asked = {canonicalize_name(requirement.name) for requirement in parse_all(question.requirements)}
+        more = {name for name in map(canonicalize_name, names) if question.listed(name)} - asked - self.others
         self.others |= more
         return bool(more)
 
@@ -170,6 +167,7 @@ class Uv:
         uv never runs a project's own code. What only that knows is read in a sandbox, and uv is asked again.
         """
         context, sources = self.context, self.context.sources()
+        question = replace(question, others=tuple(sorted(self.others)))
         with context.store.workspace() as work:
             local = show_folders(sources.folders, work / "links")
             for project in question.provided:
@@ -177,12 +175,10 @@ class Uv:
             show_placed(question, context.store, work / PLACED)
             write_python(work / "python")
             cache = context.store.resolver("uv")
-            command = make_command(
-                question, sources, work=work, cache=cache, output=output, others=self.others
-            )
+            command = make_command(question, sources, work=work, cache=cache, output=output)
             attempts = [*([question.pinned(question.prefer)] if question.prefer else []), question]
             while attempts:
-                write_question(attempts[0], sources, work, self.facts, self.others)
+                write_question(attempts[0], sources, work, self.facts)
                 try:
                     with (
                         context.waiting(lambda: silent(_asked(question, sources), sources.certificates)),
@@ -205,7 +201,7 @@ class Uv:
         if match is None:
             return False
         name, version = str(canonicalize_name(match[1])), match[2]
-        if (name, version) in self.facts:
+        if (name, version) in self.facts or question.listed(name):
             raise error
         if question.dependencies:
             sdist = find_sdist(name, version, self.context)
@@ -263,7 +259,7 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
-    own = (index.place for index in question.indexes if index.is_simple)
+    own = (index.place for index in question.indexes if index.url)
     return (*sources.indexes, *own, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
 
 

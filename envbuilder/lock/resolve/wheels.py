@@ -89,7 +89,7 @@ def _need_listed(packages: Artifacts, question: Question, toolkit: Toolkit | Non
             hint=f"{nearest(name, names)}leave it out, or add it to `packages`",
         )
         for at, index in enumerate(question.indexes) for number, name in enumerate(index.packages)
-        if not name.endswith("*") and name not in names
+        if not name.endswith("*") and canonicalize_name(name) not in names
     )  # fmt: skip
     if findings:
         raise RecipeError("the recipe's `indexes` have packages that nothing requires", findings=findings)
