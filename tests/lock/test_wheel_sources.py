@@ -22,6 +22,7 @@ from envbuilder.sources.names import Sources
 from tests.support.locks import make_means, make_task
 from tests.support.package_sources import write_index, write_wheel
 from tests.support.plans import make_plan
+from tests.support.sdists import own_backend, write_sdist
 from tests.support.serving import served
 
 pytestmark = pytest.mark.programs
@@ -45,7 +46,8 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         write_wheel(web / "main", "setuptools", "80.0.0"),
         write_wheel(web / "main", "geometry", "2.0", requires=("scatter",)),
     ]
-    write_index(web / "simple", *strangers, *common)
+    built = write_sdist(web / "main", "built", "1.0", own_backend("built", "1.0", needs='"core-ops"'))
+    write_index(web / "simple", *strangers, *common, built)
     linked = [
         write_wheel(web / "files", "scatter", BUILT, tag=TAG, requires=("einops",)),
         write_wheel(web / "files", "scatter", BUILT, tag="cp310-cp310-linux_x86_64"),
@@ -174,6 +176,16 @@ def test_names_by_their_beginning_come_from_the_index(tmp_path: Path, web: tuple
     }  # fmt: skip
     assert packages["core-ops"].path == "core-ops/core_ops-1.0-py3-none-any.whl"
     assert packages["fast"].version == "9.0"
+
+
+def test_a_package_is_not_built_with_a_strangers_package_of_a_listed_name(
+    tmp_path: Path, web: tuple[str, Path]
+) -> None:
+    text = "packages: [core-app, built]\nindexes: [{name: corp, url: URL/own, packages: [core-*]}]\n"
+    with pytest.raises(
+        IncompatibleError, match="it is built with `core-ops`, which an index of the recipe has"
+    ):
+        lock(tmp_path, web[0], text)
 
 
 def test_a_folder_of_wheels_below_the_recipes(tmp_path: Path, web: tuple[str, Path]) -> None:

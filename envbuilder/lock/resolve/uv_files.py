@@ -19,7 +19,6 @@ from typing import Final
 import uv
 from packaging import tags
 from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockValidationError
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuilder.core.archive import BoundedZip
@@ -36,7 +35,10 @@ from envbuilder.recipe.wheel_sources import WheelIndex, index_of
 from envbuilder.sources.names import RECIPE, Sources, file_path, shown
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
-PROJECT: Final = "pyproject.toml"  # an input, for packages that come from an index of the recipe
+PROJECT, NAME = (
+    "pyproject.toml",
+    "envbuilder-recipe",
+)  # an input, for packages that come from an index of the recipe
 PLACED: Final = "placed"  # the folder of the recipe's wheels
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 # In the Python that uv asks for its version: it answers, and ends for a program of a project.
@@ -176,11 +178,11 @@ def write_question(question: Question, sources: Sources, work: Path, facts: Fact
         wanted += (extension.pin,) if extension in question.provided else extension.requires or ()
     settings = uv_settings(question, sources, links=("links",))
     settings += (line for key, sdist in facts.items() for line in _metadata(*key, sdist))
-    names = {canonicalize_name(Requirement(text).name) for text in wanted}
+    names = {_name(text) for text in wanted}
     placed = (wheel for wheel in question.placed if wheel.name in names)
     wanted += (f"{wheel.name} @ {(work / PLACED / wheel.filename).as_uri()}" for wheel in placed)
     if question.indexes:
-        listed = [text for text in wanted if question.listed(canonicalize_name(Requirement(text).name))]
+        listed = [text for text in wanted if question.listed(_name(text))]
         wanted = [text for text in wanted if text not in listed]
         (work / PROJECT).write_text(_project(question, [*listed, *question.others]), encoding="utf-8")
     files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
@@ -198,10 +200,10 @@ def _project(question: Question, requirements: Sequence[str]) -> str:
 
     uv takes such a package from that index alone, and no other package from there.
     """
-    names = dict.fromkeys(canonicalize_name(Requirement(text).name) for text in requirements)
+    names = dict.fromkeys(_name(text) for text in requirements)
     chosen = {name: index.name for name in names if (index := question.listed(name))}
     lines = [
-        '[project]\nname = "envbuilder-recipe"\nversion = "0"',
+        f'[project]\nname = "{NAME}"\nversion = "0"',
         f"dependencies = [{', '.join(map(_quoted, requirements))}]",
         "[tool.uv.workspace]",  # otherwise uv looks for one in the folders above
         "[tool.uv.sources]",
@@ -222,6 +224,11 @@ def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
     yield f"provides-extra = [{', '.join(map(_quoted, facts.extras))}]"
     if facts.python:
         yield f"requires-python = {_quoted(facts.python)}"
+
+
+def _name(requirement: str) -> str:
+    """Return the name in a requirement, which may be one that no standard knows."""
+    return canonicalize_name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
 
 
 def _quoted(text: str) -> str:
@@ -248,7 +255,7 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
     if question.wheels_only:
         argv += ["--only-binary", ":all:"]
     # Of what is at an address, only wheels are taken: nothing of a source distribution is known before its code runs.
-    names = {canonicalize_name(Requirement(text).name) for text in (*question.requirements, *question.others)}
+    names = {_name(text) for text in (*question.requirements, *question.others)}
     argv += (f"--only-binary={name}" for name in sorted(names) if question.listed(name))
     if not question.dependencies:
         argv.append("--no-deps")

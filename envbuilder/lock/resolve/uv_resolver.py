@@ -23,6 +23,7 @@ from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
     LOCK,
+    NAME,
     PLACED,
     Facts,
     Question,
@@ -213,7 +214,7 @@ class Uv:
 
     def _refused(self, question: Question, error: CommandError) -> IncompatibleError | FetchError:
         """Return the error to raise, in terms of the recipe, with uv's message below the reason."""
-        output = error.message.partition("\n")[2]
+        output = error.message.partition("\n")[2].replace(f"{NAME} depends on", "you require")
         if not _is_unsolvable(error):
             return FetchError(f"could not read the package index\n{output}", hint=NETWORK_HINT)
         asked = [Requirement(text) for text in question.requirements]
@@ -264,7 +265,9 @@ def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
 
 
 def _is_unsolvable(error: CommandError) -> bool:
-    return "ended with exit code 1\n" in error.message
+    return (
+        "ended with exit code 1\n" in error.message and "Failed to read `--find-links`" not in error.message
+    )
 
 
 def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) -> Iterator[str]:
