@@ -31,20 +31,16 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
             listed.update(names)
             continue
         others = ", ".join(row.package for row in rows)
-        why = (
-            f"its wheels of {others} are for another torch or CUDA than the recipe's"
-            if others
-            else CONFIGURED
-        )
+        why = f"its wheels of {others} are for another torch or CUDA than the recipe's"
         entry = index_entry(without_credentials(address), is_page=key == "find_links")
         hint = f"`indexes: [{entry}]` takes the packages that it names from there"
-        requests.leave(where, f"{option} {address}", why, hint=hint)
+        requests.leave(where, f"{option} {address}", why if others else CONFIGURED, hint=hint)
     for name, request in requests.misnamed.items():
         if name not in listed:
             row, build = table.by_name[name], build_of(recipe.cuda)
             requests.leave(request.where, request.text, row.wrong, hint=row.advice(recipe.pytorch, build))
     known = requests.compiled | {name: request.text for name, request in requests.misnamed.items()}
-    stay = [one for one in recipe.extensions if one.sdist.partition("==")[0].replace("_", "-") not in listed]
+    stay = [each for each in recipe.extensions if each.sdist.partition("==")[0].replace("_", "-") not in listed]
     notes = tuple(f"`{name}==" for name in listed & requests.compiled.keys())
     requests.left = [left for left in requests.left if not left.message.startswith(notes)]
     return replace(

@@ -91,9 +91,7 @@ class Requests:
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     indexes: list[tuple[str, str, str]] = field(default_factory=list)  # option, address, where
-    compiled: dict[str, str] = field(
-        default_factory=dict
-    )  # requirements that became extensions, by their normal name
+    compiled: dict[str, str] = field(default_factory=dict)  # name → requirement, of what became an extension
     # Packages whose name on the package index is another project's.
     misnamed: dict[str, Request] = field(default_factory=dict)
     left: list[Finding] = field(default_factory=list)
@@ -118,9 +116,7 @@ class Requests:
         if self.system:
             where, names = self.system[0][0], ", ".join(text for _, text in self.system)
             self.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
-        guessed = [
-            (where, name) for where, name in self.guessed if canonicalize_name(name) not in self.misnamed
-        ]
+        guessed = [pair for pair in self.guessed if canonicalize_name(pair[1]) not in self.misnamed]
         if guessed:
             where, names = guessed[0][0], ", ".join(f"`{name}`" for _, name in guessed)
             message = f"taken for the packages of these names on the Python index: {names}"

@@ -33,7 +33,7 @@ from envbuilder.recipe.requirement_file import (
     split_arguments,
     split_line,
 )
-from envbuilder.recipe.wheel_sources import WHEEL, WheelIndex, index_entry, place_wheel, read_wheel
+from envbuilder.recipe.wheel_sources import WHEEL, WheelIndex, index_entry, pin_of, place_wheel, read_wheel
 
 NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
 _AS_EXTENSION: Final = (
@@ -237,7 +237,10 @@ class Requirements:
         if _is_torch(requirement):
             self.torch.append((requirement, where))
             return
-        (self.constraints if binds else self.packages).append((str(requirement), where))
+        if binds:
+            self.constraints.append((pin_of(str(requirement)), where))
+        else:
+            self.packages.append((str(requirement), where))
         is_exact = requirement.url or re.fullmatch(r"===?[^,*]+", str(requirement.specifier))
         if not binds and not (is_exact and (digests or "#sha256=" in (requirement.url or ""))):
             self.bare.append((str(requirement), where))
@@ -364,11 +367,8 @@ def notes_on(
             is_page = text.startswith("--find-links")
             entry = index_entry(without_credentials(address), is_page=is_page)
             setting = "ENVBUILDER_FOLDERS" if is_page else "ENVBUILDER_INDEX"
-            yield _note(
-                message,
-                where,
-                f"`indexes: [{entry}]` takes packages from it; `{setting}` names others for all",
-            )
+            hint = f"`indexes: [{entry}]` takes packages from it; `{setting}` names others for all"
+            yield _note(message, where, hint)
         elif build[1] != build_of(cuda):
             choice = f"the recipe's {cuda_words} chooses the build"
             yield _note(f"`{text}` has torch's build {build[1]}, and {choice}", where)

@@ -43,7 +43,7 @@ def check_names(context: CheckContext) -> Iterator[Problem]:
         if requirement is None or row is None or not row.wrong or requirement.url or row.package in compiled:
             continue
         if index_of(row.package, recipe.indexes) is None:
-            advice = row.advice(recipe.pytorch, build_of(recipe.cuda))
+            advice = row.advice(recipe.pytorch or "TORCH", build_of(recipe.cuda))
             source = cite(row.source)
             yield Problem(CheckCode.OTHER_PROJECT, f"packages[{at}]", row.wrong, advice=advice, source=source)
 

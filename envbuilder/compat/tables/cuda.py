@@ -232,12 +232,8 @@ class CudaPackage:
         """Return why the package index is the wrong place for it, "" where the index has the project's own files."""
         if self.index == "nothing":
             return f"the package index has no `{self.package}` for Linux: {self.project} publishes none there"
-        is_other = self.index == "other"
-        return (
-            f"`{self.package}` on the package index is {self.there}, and not {self.project}"
-            if is_other
-            else ""
-        )
+        other = f"`{self.package}` on the package index is {self.there}, and not {self.project}"
+        return other if self.index == "other" else ""
 
     def addresses(self, torch: str, build: str) -> tuple[tuple[str, bool], ...]:
         """Return the addresses of its wheels for a release and a build of torch, each with whether it is a page."""
@@ -250,16 +246,19 @@ class CudaPackage:
         """Return whether its project publishes wheels below an address, for whichever torch."""
         return any(address.startswith(place.partition("{")[0]) for place in (*self.pages, *self.urls))
 
-    def advice(self, torch: str, build: str) -> str:
+    def advice(self, torch: str = "TORCH", build: str = "BUILD") -> str:
         """Return what to write into a recipe with this torch and build of it."""
         ways = [
             f"`indexes: [{index_entry(address, is_page=is_page, packages=[self.package])}]` takes it from its project"
-            for address, is_page in self.addresses(torch or "TORCH", build)[:1]
+            for address, is_page in self.addresses(torch, build)[:1]
         ]
         if self.releases:
             ways.append(f"`{self.package} @ ADDRESS` takes a wheel of {self.repository}/releases")
         name = self.package.replace("-", "_")
-        ways.append(f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT}}]` compiles it")
+        if self.wrong:
+            ways.append(
+                f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT}}]` compiles it"
+            )
         return "; ".join((*([self.says] if self.says else []), *ways))
 
 

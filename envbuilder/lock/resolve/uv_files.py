@@ -35,10 +35,8 @@ from envbuilder.recipe.wheel_sources import WheelIndex, index_of
 from envbuilder.sources.names import RECIPE, Sources, file_path, shown
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
-PROJECT, NAME = (
-    "pyproject.toml",
-    "envbuilder-recipe",
-)  # an input, for packages that come from an index of the recipe
+PROJECT: Final = "pyproject.toml"  # an input, for packages that come from an index of the recipe
+NAME: Final = "envbuilder-recipe"  # of its project
 PLACED: Final = "placed"  # the folder of the recipe's wheels
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 # In the Python that uv asks for its version: it answers, and ends for a program of a project.

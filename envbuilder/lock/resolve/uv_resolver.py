@@ -207,7 +207,7 @@ class Uv:
         if question.dependencies:
             sdist = find_sdist(name, version, self.context)
             settings = uv_settings(question, self.context.sources())
-            self.facts[name, version] = read_sdist(sdist, self.context, settings, apart=question.listed)
+            self.facts[name, version] = read_sdist(sdist, self.context, settings, question.listed)
         else:
             self.facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
         return True

@@ -59,12 +59,8 @@ def resolve_wheels(
     placed = lock_placed(task, prefer)
     prefer = tuple(package for package in prefer if package.name not in {wheel.name for wheel in placed})
     torch, build = torch_requirement(recipe, task.target, folders=task.context.sources().folders)
-    wanted = (
-        *([torch] if torch else []),
-        *ALWAYS,
-        *map(pin_of, recipe.packages),
-        *implied_wheels(recipe, toolkit),
-    )
+    asked = map(pin_of, recipe.packages)
+    wanted = (*([torch] if torch else []), *ALWAYS, *asked, *implied_wheels(recipe, toolkit))
     question = replace(
         make_question(task, wanted, prefer=prefer), constraints=(*recipe.constraints, *bounds), build=build,
         extensions=extensions, hashes=recipe.hashes, placed=placed,
@@ -149,9 +145,8 @@ def _with_builds(packages: Artifacts, question: Question, uv: Uv, old: tuple[Loc
         key = sdist.name, sdist.version
         if key not in uv.facts:  # its requirements are static
             context.fetcher.fetch((sdist,))
-            uv.facts[key] = read_sdist(
-                sdist, context, uv_settings(question, context.sources()), apart=question.listed
-            )
+            settings = uv_settings(question, context.sources())
+            uv.facts[key] = read_sdist(sdist, context, settings, question.listed)
         if requirements := uv.facts[key].builds_with:
             before = next((build.wheels for build in old if build.name == sdist.name), ())
             prefer = before if question.prefers(sdist) else ()
