@@ -40,7 +40,9 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
             row, build = table.by_name[name], build_of(recipe.cuda)
             requests.leave(request.where, request.text, row.wrong, hint=row.advice(recipe.pytorch, build))
     known = requests.compiled | {name: request.text for name, request in requests.misnamed.items()}
-    stay = [each for each in recipe.extensions if each.sdist.partition("==")[0].replace("_", "-") not in listed]
+    stay = [
+        each for each in recipe.extensions if each.sdist.partition("==")[0].replace("_", "-") not in listed
+    ]
     notes = tuple(f"`{name}==" for name in listed & requests.compiled.keys())
     requests.left = [left for left in requests.left if not left.message.startswith(notes)]
     return replace(
