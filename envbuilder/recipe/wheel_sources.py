@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -21,14 +21,8 @@ from envbuilder.recipe.fields import BELOW, RecipeCode, check_path
 from envbuilder.sources.names import INDEX, LINKS, RECIPE, URL
 
 WHEEL: Final = ".whl"
-TORCHES: Final = (
-    "torch",
-    "torchvision",
-    "torchaudio",
-)  # each comes in the build that the recipe's pins choose
-ADDRESS: Final = (
-    r"https://[^\s@\[\]?#]+|http://(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?(?:/[^\s@\[\]?#]*)?"
-)
+TORCHES: Final = ("torch", "torchvision", "torchaudio")  # their build follows from `pytorch` and `cuda`
+ADDRESS: Final = r"https://[^\s/@\[\]?#]+(?:/[^\s@\[\]?#]*)?|http://(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?(?:/[^\s@\[\]?#]*)?"
 _NAMED: Final = re.compile(r"([A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?)\s*@\s*(?=\S)")
 
 
@@ -100,22 +94,17 @@ def place_wheel(requirement: Requirement, folder: Path | None) -> Requirement:
 
 
 def _mistakes(package: str, address: str, fragment: str) -> Iterator[Mistake]:
-    code, parts = RecipeCode.REQUIREMENT, urlsplit(address)
-    if parts.scheme == "file" and "://" in address:
+    code = RecipeCode.REQUIREMENT
+    if address.startswith("file://"):
         hint = "copy it into the recipe's folder and write `NAME @ file:PATH`; `ENVBUILDER_FOLDERS` names a folder of wheels"
         yield Mistake(message=f"{shown(address)} is a file of one machine", code=code, hint=hint)
     elif "://" in address and not re.fullmatch(ADDRESS, address):
-        why = (
-            "has no encryption"
-            if re.fullmatch(ADDRESS, address.replace("http:", "https:"))
-            else "has more than host and path"
-        )
-        hint = "write https://HOST/PATH; a login belongs in `~/.netrc` (mode 0600)"
+        is_clear = re.fullmatch(ADDRESS, address.replace("http:", "https:"))
+        why = "has no encryption" if is_clear else "is not `https://HOST/PATH`"
+        hint = "write https://HOST/PATH without more; a login belongs in `~/.netrc` (mode 0600)"
         yield Mistake(message=f"{shown(address)} is the address of a wheel, and {why}", code=code, hint=hint)
     if fragment and not re.fullmatch(r"sha256=[0-9a-f]{64}", fragment.lower()):
-        message = (
-            f"expected `#sha256=` and 64 hexadecimal digits after the address, found {shown('#' + fragment)}"
-        )
+        message = f"expected `#sha256=` and 64 hexadecimal digits at its end, found {shown('#' + fragment)}"
         hint = "`sha256sum FILE` prints it; without a fragment, `lock` writes the sha256 of what it downloads"
         yield Mistake(message=message, code=RecipeCode.HASH, hint=hint)
     filename = unquote(address.rpartition("/")[2]).removeprefix("file:")
@@ -145,12 +134,9 @@ def read_wheel(text: str, beside: Path, folder: Path) -> Requirement | None:
         name = named[1] if named else parse_wheel_filename(unquote(address.rpartition("/")[2]))[0]
         if "://" not in address:
             path, home = address.removeprefix("file:"), folder.resolve()
-            there = next(
-                (start / path for start in (beside, folder) if (start / path).is_file()), folder
-            ).resolve()
-            address = (
-                f"file:{there.relative_to(home) if there != home and there.is_relative_to(home) else path}"
-            )
+            starts = (start for start in (beside, folder) if (start / path).is_file())
+            there = (next(starts, folder) / path).resolve()
+            address = f"file:{there.relative_to(home) if there.is_relative_to(home) else path}"
         return Requirement(f"{name} @ {address}{mark}{fragment}" + (f" ; {marker}" if marker else ""))
     except (InvalidRequirement, InvalidWheelFilename):
         return None
@@ -251,7 +237,8 @@ Indexes = Annotated[tuple[Annotated[WheelIndex, FieldRule(_check_entry)], ...], 
 
 def name_after(url: str) -> str:
     """Return a name for an index, from its host."""
-    labels = (urlsplit(url).hostname or "").split(".")
+    host = re.match(r"[^/]*//(?:[^/@]*@)?([^/:?#]*)", url)
+    labels = host[1].split(".") if host else []
     return next((label for label in reversed(labels[:-1]) if re.fullmatch(_NAME.pattern, label)), "other")
 
 
