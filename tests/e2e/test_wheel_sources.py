@@ -54,7 +54,7 @@ def test_wheels_of_four_kinds_are_built_online_and_offline(spacious: Path):
         wheels = resolve_wheels(make_task(recipe, context)).artifacts
         save_text(path.with_suffix(".lock"), lock_text(replace(lock, wheels=wheels)))
         online = build(str(path), spacious / "online", "--runner", "sandbox", env=NO_ENGINE)
-        assert run(ENVBUILDER, "check", path)
+        run(ENVBUILDER, "check", path)
         run(ENVBUILDER, "cache", "vendor", path, spacious / "vendored")
     sbom = json.loads(run(ENVBUILDER, "show", online.sif, "--sbom"))
     named = {

@@ -44,6 +44,7 @@ def check_names(context: CheckContext) -> Iterator[Problem]:
             continue
         if index_of(row.package, recipe.indexes) is None:
             advice = row.advice(recipe.pytorch or "TORCH", build_of(recipe.cuda))
+            advice += "; an index of your own that has it belongs into `indexes`"
             source = cite(row.source)
             yield Problem(CheckCode.OTHER_PROJECT, f"packages[{at}]", row.wrong, advice=advice, source=source)
 
