@@ -283,6 +283,12 @@ def recipe_keys() -> str:
         ("key", "needed", "is", ""),
         [_key(name, one, source["required"]) for name, one in _properties(source).items()],
     )
+    index = properties["indexes"]["items"]
+    lines += ["## An index", "", "Each needs `url` or `find_links`.", ""]
+    lines += table(
+        ("key", "needed", "is", ""),
+        [_key(name, one, index["required"]) for name, one in _properties(index).items()],
+    )
     lines += [
         "## An extension",
         "",

@@ -262,6 +262,10 @@ class CheckCode(CodeEnum):
     TORCH_PROCESSOR = "EB353", "a torch whose wheels for the processor have no CUDA, or that has none"
     GPU_REFUSED = "EB354", "a GPU that no environment can be made for"
     MODULE_TWICE = "EB355", "two projects that build one module"
+    OTHER_PROJECT = (
+        "EB356",
+        "a package of CUDA code whose name is another project's on the package index, or nobody's",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from envbuilder.core.spelling import nearest
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile, read_script
+from envbuilder.init.indexes import take_indexes
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
@@ -186,7 +187,7 @@ def make(
     home = _home(folder, requests)
     path = new_path(name, home)
     tables = load_tables()
-    recipe = choose(requests, tables, name=name, path=path)
+    recipe = take_indexes(choose(requests, tables, name=name, path=path), requests)
     capabilities = tuple(dict.fromkeys(tables.gpus.by_name[name].capability for name in recipe.gpus))
     extensions = [_placed(_for_gpus(extension, capabilities), home) for extension in recipe.extensions]
     if not recipe.gpus:

@@ -1,5 +1,6 @@
 """Read `requirements.txt` and the arguments of `pip install`."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,15 +9,16 @@ from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from pydantic_core import PydanticCustomError
 
 from envbuilder.compat.gates import Gate, find_gates, variable_reads
 from envbuilder.compat.python_code import CODE, PythonCode, project_files, read_code
-from envbuilder.compat.tables.cuda import Switch, load_late, load_switches
+from envbuilder.compat.tables.cuda import Switch, load_cuda_packages, load_late, load_switches
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted
 from envbuilder.core.text.redact import has_credentials
 from envbuilder.init.build_tools import TORCH, BuildTool, build_tool, load_toml, required, requirement_name
-from envbuilder.init.requests import CONFIGURED, LONGEST, Requests, read_text
+from envbuilder.init.requests import LONGEST, Request, Requests, read_text
 from envbuilder.recipe.extension import BUILD_SOURCE, BUILDS, Extension
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
@@ -29,6 +31,7 @@ from envbuilder.recipe.requirement_file import (
     split_arguments,
     split_line,
 )
+from envbuilder.recipe.wheel_sources import place_wheel, read_wheel
 
 # What a setup.py or a captured file imports, by the name on an index. torch, setuptools, wheel and ninja are there anyway.
 _IMPORTED: Final = {
@@ -106,8 +109,7 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
     elif option in INDEXES and (build := TORCH_BUILD.fullmatch(text)):
         _read_build(build[1], where, requests)
     elif option in INDEXES:
-        hint = "`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
-        requests.leave(where, text, CONFIGURED, hint=hint)
+        requests.indexes.append((option, value, where))
     elif option == "--editable":
         _read_project(parse_place(value), where, requests, locate)
     elif option == "--constraint":
@@ -163,6 +165,10 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         exact = re.fullmatch(r"===?([^,*+]+)", specifier)
         message = f"`{name}` is compiled {late.when}; the environment can have it compiled"
         requests.note(where, message, hint=late.advice(exact[1] if exact else ""))
+    row = load_cuda_packages().by_name.get(name)
+    if row and row.wrong:
+        requests.misnamed[name] = Request(text=str(requirement), where=where)
+        return
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
         requests.leave(where, text, "torch brings the one that it was built with")
         return
@@ -193,6 +199,7 @@ def _compile(text: str, requirement: Requirement, switch: Switch, where: str, re
     version = exact[1] if exact else known.newest
     env = ((switch.variable, switch.value),)
     requests.extension(Extension(name=module, sdist=f"{module}=={version}", env=env), where)
+    requests.compiled[name] = re.sub(r"\+[a-z0-9.]+", "", text)
     for package in known.needs:
         requests.add_package(package, where)
     why = "" if exact else f"; `{text}` names no version"
@@ -228,10 +235,16 @@ def _read_project(project: Direct, where: str, requests: Requests, locate: Locat
         requests.note(where, f"`{wheel[1]}=={wheel[2]}` stands for the file {shown(project.text)}")
         read_requirement(f"{wheel[1]}=={wheel[2]}", where, requests)
         return
+    direct = read_wheel(project.text, Path(), Path()) if "://" in project.text else None
+    if direct and not has_credentials(project.text):
+        with contextlib.suppress(PydanticCustomError):
+            placed = place_wheel(direct, None)
+            requests.package(placed.name, str(placed), where)
+            return
     hint = f"if it has C++ or CUDA sources: extensions: [{project.entry()}]"
     if project.is_file:
         why = "a file of one machine" if project.path else "a file at one address"
-        hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder of wheels"
+        hint = "a wheel in the recipe's folder is `NAME @ file:PATH` in `packages`; `ENVBUILDER_FOLDERS` names a folder of wheels"
     elif project.url:
         why = "an archive without its sha256, whose content can change"
     elif is_whole:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import MODELINE, Recipe
+from envbuilder.recipe.wheel_sources import index_entry
 
 _WHY = {
     "gpus": "what extensions are compiled for, whatever GPU the building machine has",
@@ -52,6 +53,12 @@ def _lists(recipe: Recipe) -> Iterator[str]:
     for key, items in (("packages", recipe.packages), ("apt", recipe.apt)):
         if items:
             yield "\n".join([f"{key}:", *(f"  - {_plain(item)}" for item in items)])
+    if recipe.indexes:
+        entries = (
+            index_entry(index.place, is_page=not index.url, packages=index.packages, name=index.name)
+            for index in recipe.indexes
+        )
+        yield "\n".join(["indexes:", *(f"  - {entry}" for entry in entries)])
     if recipe.extensions:
         yield "\n".join(["extensions:", *(f"  - {_extension(extension)}" for extension in recipe.extensions)])
     if recipe.env:

@@ -90,6 +90,10 @@ class Requests:
     suite: Distribution | None = None  # of the image that is read
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
+    indexes: list[tuple[str, str, str]] = field(default_factory=list)  # option, address, where
+    compiled: dict[str, str] = field(default_factory=dict)  # name → requirement, of what became an extension
+    # Packages whose name on the package index is another project's.
+    misnamed: dict[str, Request] = field(default_factory=dict)
     left: list[Finding] = field(default_factory=list)
     said: set[Finding] = field(default_factory=set)  # those of `left`
     # The project's folder: a stranger's files must not name others, whose lines `left` would show.
@@ -112,8 +116,9 @@ class Requests:
         if self.system:
             where, names = self.system[0][0], ", ".join(text for _, text in self.system)
             self.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
-        if self.guessed:
-            where, names = self.guessed[0][0], ", ".join(f"`{name}`" for _, name in self.guessed)
+        guessed = [pair for pair in self.guessed if canonicalize_name(pair[1]) not in self.misnamed]
+        if guessed:
+            where, names = guessed[0][0], ", ".join(f"`{name}`" for _, name in guessed)
             message = f"taken for the packages of these names on the Python index: {names}"
             self.note(where, message, hint="conda's names may be another project's there; look at each")
         self.system.clear()
@@ -215,7 +220,8 @@ class Requests:
         def place(where: str) -> str:
             return where.replace(str(tree), url)
 
-        for requests in (self.pins, self.packages):
+        self.indexes = [(option, address, place(where)) for option, address, where in self.indexes]
+        for requests in (self.pins, self.packages, self.misnamed):
             for key, request in requests.items():
                 requests[key] = replace(request, where=place(request.where))
         self.apt = {name: place(where) for name, where in self.apt.items()}

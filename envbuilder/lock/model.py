@@ -22,8 +22,8 @@ from envbuilder.sources.names import REGISTRY
 
 PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; some are not there while they have their default
     "debs": ("base", "python", "gcc", "libxcrypt", "apt", "apt_sources", "security"),
-    "toolkit": ("base", "cuda", "apt_sources"),
-    "wheels": ("base", "python", "cuda", "pytorch", "packages"),
+    "toolkit": ("base", "cuda", "apt_sources", "indexes"),
+    "wheels": ("base", "python", "cuda", "pytorch", "packages", "indexes"),
 }
 
 _SHA256: Final = Shape(pattern=r"[0-9a-f]{64}", expected="64 hexadecimal digits")
@@ -56,7 +56,8 @@ class Artifact:
     redistributable archive), `pypi` (path `project/filename` in a package index), `pytorch` (path `cu126/project/filename`
     below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `apt-NAME` (path
     below an apt repository of the recipe or of its image), `git` (the tree of a commit as a tar), `url-SHA256` (the file at
-    an extension's address) or `registry` (path
+    the address of an extension or a wheel), `index-NAME` (path `project/filename` in an index of the recipe), `links-NAME`
+    (path `filename` on a page of the recipe), `recipe` (path below the recipe's folder) or `registry` (path
     `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a lockfile).
     """
 

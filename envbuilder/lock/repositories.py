@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,7 +13,8 @@ from envbuilder.core.processor import X86_64
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import IMAGE, Repository, for_processor
-from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, UBUNTU, URL, shown
+from envbuilder.recipe.wheel_sources import PlacedWheel, wheel_of
+from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, RECIPE, UBUNTU, URL, shown
 
 LISTS: Final = re.compile(r"etc/apt/sources\.list(?:\.d/[\w.+-]+\.(?:list|sources))?")
 # For sources without Signed-By.
@@ -49,10 +50,21 @@ def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
 
 
 def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
-    """Return the address of each repository, and of the folder of each extension's archive, by its source in a lock."""
+    """Return the address of each repository, index and recipe's folder, and of the folder of each archive and wheel, by its source."""
     remote = (extension for extension in recipe.extensions if extension.url)
     archives = {archive_source(extension): f"{extension.url.rpartition('/')[0]}/" for extension in remote}
+    folder = recipe.path.parent.absolute()
+    wheels = filter(None, map(wheel_of, recipe.packages))
+    archives |= {wheel.source: f"{wheel.address.rpartition('/')[0]}/" for wheel in wheels}
+    archives |= {index.source: index.place for index in recipe.indexes}
+    if RECIPE in archives:
+        archives[RECIPE] = f"{folder.as_uri()}/"
     return {repository.source: repository.url for repository in repositories(recipe, base)} | archives
+
+
+def wheel_address(wheel: PlacedWheel, folder: Path) -> str:
+    """Return the address of a wheel that a recipe in this folder names."""
+    return (folder.absolute() / wheel.path).as_uri() if wheel.source == RECIPE else wheel.address
 
 
 def archive_source(extension: Extension) -> str:

@@ -101,7 +101,7 @@ def purl(artifact: Artifact) -> str:
     if artifact.kind == "deb":
         architecture = artifact.filename.removesuffix(".deb").rpartition("_")[2]
         return f"pkg:deb/{distribution_of(artifact)}/{_quoted(artifact.name)}@{version}?arch={architecture}"
-    if artifact.kind in {"git", "archive"} or artifact.source.startswith(URL):
+    if artifact.kind in {"git", "archive"} or (artifact.kind != "wheel" and artifact.source.startswith(URL)):
         return f"pkg:generic/{_quoted(artifact.name)}@{version}"
     return f"pkg:pypi/{artifact.name.lower().replace('_', '-')}@{version}"
 

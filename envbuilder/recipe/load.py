@@ -29,6 +29,8 @@ from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_va
 from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
+from envbuilder.recipe.wheel_sources import index_of, wheel_of
+from envbuilder.sources.names import RECIPE
 
 _JUDGED: Final = frozenset({FormCode.UNKNOWN_KEY, RecipeCode.PATH})
 _UNSEEN: Final = frozenset({FormCode.UNREADABLE, FormCode.SYNTAX, RecipeCode.EXTENDS})
@@ -219,8 +221,9 @@ def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
     if root:
         root = choose_variant(root, variant, path, mistakes)
     file = _read_file(root, path, mistakes) if root else None
-    if file:
+    if root and file:
         _check_projects(file, mistakes)
+        _check_addresses(file, root, mistakes)
     if root is None or file is None or {finding.code for finding in mistakes.findings} - _JUDGED:
         return None, mistakes.findings
     return _make(file, _respelled(root), tuple(files), name), mistakes.findings
@@ -310,6 +313,8 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
     bounds = (text for requirements in lists for text, _ in requirements.constraints)
     named = (path for requirements in lists for path in requirements.files)
     keys = (path.parent / entry.key for entry in file.apt_sources if isinstance(entry, RepositoryFile))
+    placed = (wheel_of(text) for text, _ in packages)
+    wheels = (path.parent / wheel.path for wheel in placed if wheel and wheel.source == RECIPE)
     return Recipe(
         **{key: getattr(file, key) for key in _AS_WRITTEN},
         name=name,
@@ -320,9 +325,10 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         constraints=tuple(dict.fromkeys(bounds)),
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
+        indexes=file.indexes,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
-        files=tuple(dict.fromkeys((*files, *named, *keys))),
+        files=tuple(dict.fromkeys((*files, *named, *keys, *wheels))),
         places=tuple(_places(root, packages)),
         notes=tuple(_notes(file, root)),
     )
@@ -346,12 +352,23 @@ def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
         mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
 
 
+def _check_addresses(file: RecipeFile, root: PlacedNode, mistakes: Mistakes) -> None:
+    """Report wheels with an address that an index has too."""
+    for text, where in _packages(file, root):
+        wheel = wheel_of(text)
+        index = index_of(wheel.name, file.indexes) if wheel else None
+        if wheel and index:
+            message = f"`{wheel.name}` has an address here, and the index `{index.name}` has it too"
+            hint = "leave out one of the two: a package comes from one place"
+            mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
+
+
 def _notes(file: RecipeFile, root: PlacedNode) -> Iterator[Finding]:
     pin = root.get("pytorch") or root
     for requirements in _lists(file):
         yield from notes_on(
             requirements, file.extensions, pytorch=file.pytorch, cuda=file.cuda, python=file.python,
-            processor=processor_for(file.platform, file.gpus), place=pin.where,
+            processor=processor_for(file.platform, file.gpus), place=pin.where, indexes=file.indexes,
         )  # fmt: skip
 
 

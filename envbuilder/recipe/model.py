@@ -7,7 +7,7 @@ paths exist, that requirements parse, and what `extends` and `matrix` add. Edito
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,6 +22,7 @@ from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, che
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
 from envbuilder.recipe.packages import NO_TORCH, Hashed, Packages
 from envbuilder.recipe.repository import Repositories, Repository, RepositoryFile
+from envbuilder.recipe.wheel_sources import Indexes, WheelIndex
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
 SUFFIX: Final = ".yaml"
@@ -156,6 +157,8 @@ class RecipeFile:
     """Brings crypt.h, which the Python.h of some versions includes."""
     packages: Packages = ()
     """Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file."""
+    indexes: Indexes = ()
+    """Package indexes, and pages or folders of wheels, each with the packages that come from it and from nowhere else."""
     apt: tuple[Annotated[str, SHAPES["apt"]], ...] = ()
     """Packages of the suite by name; the lock fixes each version."""
     apt_sources: Repositories = ()
@@ -220,6 +223,7 @@ class Recipe:
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     constraints: tuple[str, ...] = ()  # of those files: bounds for what the packages require
     hashes: tuple[Hashed, ...] = ()  # of those files: if there is one, each package that they bring has one
+    indexes: tuple[WheelIndex, ...] = ()
     apt: tuple[str, ...]
     apt_sources: tuple[Repository, ...] = ()
     extensions: tuple[Extension, ...]
@@ -266,6 +270,8 @@ class Recipe:
             bounds["hashes"] = [(hashed.requirement, *hashed.sha256) for hashed in self.hashes]
         if bounds:
             value["packages"] = [*self.packages, bounds]
+        if self.indexes:
+            value["indexes"] = [asdict(index) for index in self.indexes]
         if self.apt_sources:
             value["apt_sources"] = [source.canonical() for source in self.apt_sources]
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

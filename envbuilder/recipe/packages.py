@@ -1,7 +1,7 @@
 """The key `packages`: requirements, and files of requirements as projects have them.
 
 The recipe decides what such a file cannot: torch is the key `pytorch`, a project is an entry of `extensions`, and an
-index is a setting of the machine that locks. Each line that the recipe decides otherwise is a note.
+index is an entry of `indexes` or a setting of the machine that locks. Each line that the recipe decides otherwise is a note.
 """
 
 import re
@@ -20,6 +20,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import LINE, Mistake, ReadAs, raise_mistakes
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.processor import Processor
+from envbuilder.core.text.redact import without_credentials
 from envbuilder.recipe.extension import BUILDS, HERE, Extension
 from envbuilder.recipe.fields import OwnFile, RecipeCode, check_path
 from envbuilder.recipe.requirement_file import (
@@ -32,6 +33,7 @@ from envbuilder.recipe.requirement_file import (
     split_arguments,
     split_line,
 )
+from envbuilder.recipe.wheel_sources import WHEEL, WheelIndex, index_entry, pin_of, place_wheel, read_wheel
 
 NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
 _AS_EXTENSION: Final = (
@@ -60,15 +62,19 @@ class Hashed:
         return self.name == name and specifier.contains(version, prereleases=True)
 
 
-def parse_requirement(text: str) -> str:
-    """Return a requirement in its normal spelling."""
+def parse_requirement(text: str, folder: Path | None = None) -> str:
+    """Return a requirement in its normal spelling. A wheel of the recipe's folder has its sha256 then."""
     requirement = _parse(text)
-    if requirement.url:
-        message = f"{shown(text)} names a place to download from"
-        raise _refused(message, f"name the version instead, for a configured index; {_AS_EXTENSION}")
     if _is_torch(requirement):
         raise _refused("torch is pinned by the key `pytorch`, not here", "leave it out of the packages")
-    return str(requirement)
+    if requirement.url and not requirement.url.partition("#")[0].endswith(WHEEL):
+        message = f"{shown(text)} names a place to download from that is no wheel"
+        raise _refused(message, f"name the version instead, for a configured index; {_AS_EXTENSION}")
+    return str(place_wheel(requirement, folder) if requirement.url else requirement)
+
+
+def _read_item(text: str, info: ValidationInfo) -> str:
+    return parse_requirement(text, info.context if isinstance(info.context, Path) else None)
 
 
 def _parse(text: str) -> Requirement:
@@ -219,19 +225,24 @@ class Requirements:
         if hashes and not digests:
             message = f"expected `--hash=sha256:` and 64 hexadecimal digits, found {shown(hashes[0])}"
             raise _refused(message, "a lock has the sha256 of each file", RecipeCode.HASH)
-        if parse_direct(text):
-            if not re.match(r"torch\s*(\[.*?\])?\s*@", text):
-                self._need_project(text, path, where, digests)
-                return
-            text, digests = "torch", ()
-        requirement = _parse(text)
+        wheel = read_wheel(text, path.parent, self.folder)
+        if re.match(r"torch\s*(\[.*?\])?\s*@", text) or (wheel and _is_torch(wheel)):
+            text, wheel, digests = "torch", None, ()
+        elif parse_direct(text) and not wheel:
+            self._need_project(text, path, where, digests)
+            return
+        requirement = place_wheel(wheel, self.folder) if wheel else _parse(text)
         if digests:
             self.hashes.append(Hashed(requirement=str(requirement), sha256=digests, where=where))
         if _is_torch(requirement):
             self.torch.append((requirement, where))
             return
-        (self.constraints if binds else self.packages).append((str(requirement), where))
-        if not binds and not (digests and re.fullmatch(r"===?[^,*]+", str(requirement.specifier))):
+        if binds:
+            self.constraints.append((pin_of(str(requirement)), where))
+        else:
+            self.packages.append((str(requirement), where))
+        is_exact = requirement.url or re.fullmatch(r"===?[^,*]+", str(requirement.specifier))
+        if not binds and not (is_exact and (digests or "#sha256=" in (requirement.url or ""))):
             self.bare.append((str(requirement), where))
 
     def compare_hashes(self) -> None:
@@ -308,7 +319,7 @@ Packages = tuple[
         Annotated[
             str,
             replace(LINE, hint="a PEP 508 text, or {requirements: FILE}"),
-            AfterValidator(parse_requirement),
+            AfterValidator(_read_item),
             Tag("a requirement"),
         ]
         | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")],
@@ -337,6 +348,7 @@ def notes_on(
     python: str,
     processor: Processor,
     place: str,  # of the key `pytorch`
+    indexes: tuple[WheelIndex, ...] = (),
 ) -> Iterator[Finding]:
     """Note each line of a requirements file that the recipe decides otherwise."""
     yield from requirements.notes
@@ -347,11 +359,16 @@ def notes_on(
             yield _note(message, where, hint)
     cuda_words = f"`cuda: {cuda}`" if cuda else "want of `cuda`"
     for text, where in requirements.indexes:
-        build = TORCH_BUILD.fullmatch(text)
+        build, address = TORCH_BUILD.fullmatch(text), text.partition(" ")[2]
+        if address.rstrip("/") in {index.place.rstrip("/") for index in indexes}:
+            continue
         if build is None:
             message = f"`{text}` is not asked: packages come from the indexes of the machine that locks"
-            setting = "ENVBUILDER_FOLDERS" if text.startswith("--find-links") else "ENVBUILDER_INDEX"
-            yield _note(message, where, f"`{setting}` names others")
+            is_page = text.startswith("--find-links")
+            entry = index_entry(without_credentials(address), is_page=is_page)
+            setting = "ENVBUILDER_FOLDERS" if is_page else "ENVBUILDER_INDEX"
+            hint = f"`indexes: [{entry}]` takes packages from it; `{setting}` names others for all"
+            yield _note(message, where, hint)
         elif build[1] != build_of(cuda):
             choice = f"the recipe's {cuda_words} chooses the build"
             yield _note(f"`{text}` has torch's build {build[1]}, and {choice}", where)

@@ -1,4 +1,4 @@
-"""Fetch one file of a package index: `fetch_package.py INDEX PROJECT FILENAME TARGET`.
+"""Fetch one file of a package index, or without PROJECT of a page: `fetch_package.py INDEX PROJECT FILENAME TARGET`.
 
 A printed text runs this in place of envbuilder, for `pip download` chooses files for the Python that runs it. INDEX is the address of
 a simple index (PEP 503); empty: the one of this machine's pip. The caller compares the file's sha256.
@@ -24,7 +24,7 @@ class Links(HTMLParser):
 
 
 def main(index, project, filename, target):
-    page = f"{(index or default_index()).rstrip('/')}/{project}/"
+    page = f"{(index or default_index()).rstrip('/')}/{project}/" if project else index
     links = Links()
     with urllib.request.urlopen(page, timeout=60) as answer:
         base = answer.url

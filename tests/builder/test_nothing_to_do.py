@@ -45,6 +45,7 @@ KEYS = {
     "cuda": (("env:", 'cuda: "12.6"\ngpus: [A100]\nenv:'), REFUSED),
     "platform": (("env:", "platform: linux/arm64\nenv:"), REFUSED),
     "packages": (("env:", "packages: [numpy]\nenv:"), REFUSED),
+    "indexes": (("env:", "indexes: [{name: x, url: 'https://h/simple', packages: [numpy]}]\nenv:"), REFUSED),
     "apt": (("env:", "apt: [git]\nenv:"), REFUSED),
     "apt_sources": (("env:", "apt_sources: [nvidia/debian12]\nenv:"), REFUSED),
     "security": (("env:", "security: false\nenv:"), REFUSED),

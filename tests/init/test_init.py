@@ -105,7 +105,7 @@ def test_no_line_of_a_requirements_file_is_lost(project: Path):
     kept = {wanted.where for wanted in requests.packages.values()} | {
         asked.where for asked in requests.pins.values()
     }
-    told = kept | {finding.where for finding in requests.left}
+    told = kept | {finding.where for finding in requests.left} | {where for *_, where in requests.indexes}
     here = {int(where.rpartition(":")[2]) for where in told if where.startswith("requirements.txt:")}
     followed = {20}  # -r extra/train.txt
     taken = {3, 14}  # an index of a build, whose CUDA line 4 names too, and an extension
@@ -984,3 +984,59 @@ def test_a_wheel_has_the_examples_in_the_package(tmp_path: Path):
     assert examples_folder(package) == tmp_path / "recipes"
     (package / "examples").mkdir(parents=True)
     assert examples_folder(package) == package / "examples"
+
+
+PAGES = """\
+--extra-index-url https://download.pytorch.org/whl/cu124
+--find-links https://data.pyg.org/whl/torch-2.6.0+cu124.html
+-f https://nvidia-kaolin.s3.us-east-2.amazonaws.com/torch-2.5.1_cu124.html
+--extra-index-url https://pkgs.example.org/simple
+torch==2.6.0
+torch-scatter
+pyg-lib
+kaolin==0.17.0
+apex
+fast @ https://files.example.org/fast-2.0%2Bcu12-cp311-cp311-linux_x86_64.whl
+"""
+
+
+def test_pages_whose_packages_are_known_become_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "requirements.txt").write_text(PAGES)
+    monkeypatch.chdir(tmp_path)
+    requests = Requests(gpus=("A100",))
+    read_source(Path("requirements.txt"), requests)
+    recipe, _ = make("mine", Path("recipes"), requests, ())
+    (index,) = recipe.indexes
+    assert (index.name, index.place) == ("pyg", "https://data.pyg.org/whl/torch-2.6.0+cu124.html")
+    assert index.packages == ("pyg-lib", "torch-scatter")
+    assert recipe.extensions == ()
+    wanted = {
+        "pyg-lib",
+        "torch-scatter",
+        "fast @ https://files.example.org/fast-2.0%2Bcu12-cp311-cp311-linux_x86_64.whl",
+    }
+    assert wanted <= set(recipe.packages)
+    left = {finding.where: finding for finding in requests.left if "left out" in finding.message}
+    assert "its wheels of kaolin are for another torch or CUDA" in left["requirements.txt:3"].message
+    assert (
+        'indexes: [{name: example, url: "https://pkgs.example.org/simple"' in left["requirements.txt:4"].hint
+    )
+    assert "a placeholder without code, and not NVIDIAGameWorks/kaolin" in left["requirements.txt:8"].message
+    assert "and not NVIDIA/apex" in left["requirements.txt:9"].message
+
+
+def test_a_page_for_another_torch_leaves_a_package_to_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "requirements.txt").write_text(
+        PAGES.replace("torch-2.6.0+cu124.html", "torch-2.5.0+cu124.html")
+    )
+    monkeypatch.chdir(tmp_path)
+    requests = Requests(gpus=("A100",))
+    read_source(Path("requirements.txt"), requests)
+    recipe, _ = make("mine", Path("recipes"), requests, ())
+    assert [extension.name for extension in recipe.extensions] == ["torch_scatter"]
+    assert recipe.indexes == ()
+    assert any(
+        "of pyg-lib, torch-scatter are for another torch" in finding.message for finding in requests.left
+    )

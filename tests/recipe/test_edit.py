@@ -76,7 +76,7 @@ def test_a_form_that_is_not_edited_is_refused_with_what_to_do(text: str):
         ("einops=1", "is not a PEP 508 requirement", "did you mean `einops==1`"),
         ("-r x.txt", "found an option of pip", "requirements: x.txt"),
         ("./folder", "is not a PEP 508 requirement", "an entry of `extensions`"),
-        ("a @ https://host/a.whl", "names a place to download from", "name the version instead"),
+        ("a @ https://host/a.zip", "names a place to download from", "name the version instead"),
     ],
 )
 def test_what_is_no_requirement_is_refused(text: str, message: str, hint: str):

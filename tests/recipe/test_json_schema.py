@@ -99,6 +99,12 @@ def test_the_schema_takes_what_only_the_tables_refuse(path: Path):
 
 
 WRONG = [
+    "indexes: [{name: X, url: 'https://h/simple', packages: [a]}]",
+    "indexes: [{name: x, url: 'http://h/simple', packages: [a]}]",
+    "indexes: [{name: x, url: 'https://me:secret@h/simple', packages: [a]}]",
+    "indexes: [{name: x, find_links: ../wheels, packages: [a]}]",
+    "indexes: [{name: x, url: 'https://h/simple', packages: ['*']}]",
+    "indexes: [{name: x, url: 'https://h/simple'}]",
     "bases: x",
     "python: 3.10",
     'gcc: "12.2"',

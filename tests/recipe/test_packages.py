@@ -129,6 +129,34 @@ FILES = {
         text="-e git+ssh://git@git.example.org/a/knn.git@v1#egg=knn\n",
         recipe=f"extensions: [{{name: knn, git: 'ssh://git@git.example.org/a/knn.git', commit: {COMMIT}}}]\n",
     ),
+    "wheels at an address": Case(
+        text=f"fast @ https://h.example.org/v2/fast-2.0%2Bcu12-cp311-cp311-linux_x86_64.whl ; python_version > '3'\n"
+        f"https://h.example.org/slow-1.0-py3-none-any.whl#{HASH.replace(':', '=')}\nhttps://h.example.org/torch-2.6.0-py3-none-any.whl\n",
+        packages=(
+            'fast @ https://h.example.org/v2/fast-2.0%2Bcu12-cp311-cp311-linux_x86_64.whl ; python_version > "3"',
+            f"slow @ https://h.example.org/slow-1.0-py3-none-any.whl#{HASH.replace(':', '=')}",
+        ),
+    ),
+    "wheels at an address in a file with hashes": Case(
+        text=f"https://h/slow-1.0-py3-none-any.whl#{HASH.replace(':', '=')}\nfast @ https://h/fast-1-py3-none-any.whl --hash={HASH}\n"
+        "bare @ https://h/bare-1-py3-none-any.whl\n",
+        mistakes=("3: `bare @ https://h/bare-1-py3-none-any.whl` has no hash",),
+    ),
+    "wheels that cannot be taken": Case(
+        text="fast @ http://h.example.org/fast-2.0-py3-none-any.whl\nfast @ https://h/slow-1.0-py3-none-any.whl\n"
+        "fast @ https://h/fast-2.0-py3-none-any.whl?token=x\nfast @ https://h/fast-2.0-py3-none-any.whl#md5=1\n",
+        mistakes=(
+            '1: "http://h.example.org/fast-2.0-py3-none-any.whl" is the address of a wheel, and has no encryption',
+            "2: `slow-1.0-py3-none-any.whl` is a wheel of `slow`, and the requirement is on `fast`",
+            "3: ",
+            "4: expected `#sha256=` and 64 hexadecimal digits",
+        ),
+    ),
+    "an index of the recipe": Case(
+        text="--extra-index-url https://pkgs.example.org/simple/\neinops\n",
+        recipe="indexes: [{name: own, url: 'https://pkgs.example.org/simple', packages: [einops]}]\n",
+        packages=("einops",),
+    ),
     "single files": Case(
         text="./apex-0.1-cp38-cp38-linux_x86_64.whl\nhttps://files.example.org/dlib.whl\nd @ file:///x/dlib.whl\n",
         mistakes=("1: ", "2: ", "3: "),

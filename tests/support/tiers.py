@@ -53,7 +53,13 @@ ROOM: Final = 5
 DISK: Final = {
     "cuda": 5, "docker": 2, "images": 2, "cpu": 2, "inside": 1, "cluster": 1, "extensions": 1, "pages": 1, "try-cpu": 1,
 }  # fmt: skip
-RELEASE: Final = ("recipes", "archives", "build_tools", "checkouts")  # modules that only `--release` runs
+RELEASE: Final = (
+    "recipes",
+    "archives",
+    "build_tools",
+    "checkouts",
+    "wheel_sources",
+)  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 

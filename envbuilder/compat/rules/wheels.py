@@ -6,6 +6,7 @@ from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from envbuilder.compat.context import (
     CheckCode,
@@ -15,18 +16,37 @@ from envbuilder.compat.context import (
     can_run,
     demands,
     is_ahead,
+    parse_requirement,
     warning,
 )
-from envbuilder.compat.tables.cuda import Cuda, target
+from envbuilder.compat.tables.cuda import Cuda, load_cuda_packages, target
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.spelling import either
+from envbuilder.recipe.packages import build_of
+from envbuilder.recipe.wheel_sources import index_of
 
 # Wheels of a CUDA compiler that only work together, each in the compiler's own version.
 COMPILER: Final = "nvidia-cuda-nvcc"
 COMPILER_PARTS: Final = ("nvidia-nvvm", "nvidia-cuda-crt")
 TOOLKIT_PACKAGE: Final = "cuda-toolkit"  # its extra `nvcc` brings the compiler
 _COMPILER_EXTRAS: Final = frozenset({"nvcc", "all"})
+
+
+def check_names(context: CheckContext) -> Iterator[Problem]:
+    """Refuse names that mean another project on the package index, unless the recipe says where the package comes from."""
+    recipe, rows = context.recipe, load_cuda_packages().by_name
+    compiled = {canonicalize_name(extension.name) for extension in recipe.extensions}
+    for at, text in enumerate(recipe.packages):
+        requirement = parse_requirement(text)
+        row = rows.get(canonicalize_name(requirement.name)) if requirement else None
+        if requirement is None or row is None or not row.wrong or requirement.url or row.package in compiled:
+            continue
+        if index_of(row.package, recipe.indexes) is None:
+            advice = row.advice(recipe.pytorch or "TORCH", build_of(recipe.cuda))
+            advice += "; an index of your own that has it belongs into `indexes`"
+            source = cite(row.source)
+            yield Problem(CheckCode.OTHER_PROJECT, f"packages[{at}]", row.wrong, advice=advice, source=source)
 
 
 def check_torch_processor(context: CheckContext) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from pydantic import Field
 from envbuilder.compat.tables.table import Sources, reader, version_key
 from envbuilder.core.models import Date, FieldRule, Flag, Line, MajorMinor, Mistake, ReadAs, Shape, Whole
 from envbuilder.core.processor import AARCH64
+from envbuilder.recipe.wheel_sources import index_entry
 
 Major = Annotated[str, Shape(pattern=r"\d+", expected='a major version such as "12"')]
 Version = Annotated[str, Shape(pattern=r"\d+(\.\d+)+", expected='a version such as "12.4.131"')]
@@ -206,3 +207,61 @@ class LatePackage:
 
 
 load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (row.package,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaPackage:
+    """A package with CUDA code: what the package index has under its name, and where its project publishes wheels."""
+
+    package: Line
+    project: Line  # owner/name on GitHub, or the address of a repository
+    index: Literal["own", "nothing", "other"]
+    there: Line = ""
+    pages: tuple[Line, ...] = ()
+    urls: tuple[Line, ...] = ()
+    releases: Flag = False
+    says: Line = ""
+    source: Sources
+
+    @property
+    def repository(self) -> str:
+        return self.project if "://" in self.project else f"https://github.com/{self.project}"
+
+    @property
+    def wrong(self) -> str:
+        """Return why the package index is the wrong place for it, "" where the index has the project's own files."""
+        if self.index == "nothing":
+            return f"the package index has no `{self.package}` for Linux: {self.project} publishes none there"
+        other = f"`{self.package}` on the package index is {self.there}, and not {self.project}"
+        return other if self.index == "other" else ""
+
+    def addresses(self, torch: str, build: str) -> tuple[tuple[str, bool], ...]:
+        """Return the addresses of its wheels for a release and a build of torch, each with whether it is a page."""
+        minor = ".".join(torch.split(".")[:2])
+        words = {"torch": torch, "minor": minor, "build": build, "pair": f"pt{minor.replace('.', '')}{build}"}
+        every = (*((page, True) for page in self.pages), *((url, False) for url in self.urls))
+        return tuple((address.format(**words), is_page) for address, is_page in every)
+
+    def is_at(self, address: str) -> bool:
+        """Return whether its project publishes wheels below an address, for whichever torch."""
+        return any(address.startswith(place.partition("{")[0]) for place in (*self.pages, *self.urls))
+
+    def advice(self, torch: str = "TORCH", build: str = "BUILD") -> str:
+        """Return what to write into a recipe with this torch and build of it."""
+        ways = [
+            f"`indexes: [{index_entry(address, is_page=is_page, packages=[self.package])}]` takes it from its project"
+            for address, is_page in self.addresses(torch, build)[:1]
+        ]
+        if self.releases:
+            ways.append(f"`{self.package} @ ADDRESS` takes a wheel of {self.repository}/releases")
+        name = self.package.replace("-", "_")
+        if self.wrong:
+            ways.append(
+                f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT}}]` compiles it"
+            )
+        return "; ".join((*([self.says] if self.says else []), *ways))
+
+
+load_cuda_packages = reader(
+    "cuda_packages.yaml", CudaPackage, key="package", order=lambda row: (row.package,)
+)

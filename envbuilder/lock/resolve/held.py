@@ -137,14 +137,14 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
             if context.store.has_artifact(package.sha256)
             else open_index(context).open_artifact(package) as wheel
         ):
-            texts = email.message_from_bytes(_read_metadata(wheel)).get_all("Requires-Dist", [])
+            texts = email.message_from_bytes(read_metadata(wheel)).get_all("Requires-Dist", [])
     except (*DAMAGED_ZIP, OSError) as error:
         why = f"`{package.filename}` of the index is no wheel that can be read: {error}"
         raise FetchError(why) from error
     return tuple(parse_all(map(str, texts)))
 
 
-def _read_metadata(wheel: zipfile.ZipFile) -> bytes:
+def read_metadata(wheel: zipfile.ZipFile) -> bytes:
     """Return a wheel's metadata; raises ValueError unless it has them once, and of up to PAGE bytes."""
     (name,) = [
         path for path in wheel.namelist() if path.count("/") == 1 and path.endswith(".dist-info/METADATA")

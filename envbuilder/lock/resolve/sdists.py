@@ -7,7 +7,7 @@ names. uv is never let near it, because it would run the code on this machine.
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from envbuilder import runtime
+from envbuilder.compat.tables.cuda import load_cuda_packages
 from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
@@ -97,9 +98,12 @@ def add_sdist(
     )  # fmt: skip
 
 
-def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]) -> SdistFacts:
+def read_sdist(
+    sdist: Artifact, context: ResolveContext, settings: Sequence[str], apart: Callable[[str], object]
+) -> SdistFacts:
     """Return what a source distribution in the store requires. `settings` are the lines of uv's configuration.
 
+    It may be built with no package for which `apart` is true: those of the recipe's indexes come from there alone.
     Raises IncompatibleError if its own code fails or needs torch, ToolError without a sandbox.
     """
     open_sandbox(context.store, context.fetcher, context.runner, context.transfer)
@@ -117,6 +121,9 @@ def read_sdist(sdist: Artifact, context: ResolveContext, settings: Sequence[str]
             # The environment's own torch must be there when a project is compiled against it.
             if any(canonicalize_name(Requirement(text).name) == "torch" for text in wanted):
                 raise _unreadable(sdist, "it is built against torch")
+            names = [canonicalize_name(Requirement(text).name) for text in wanted]
+            if name := next(filter(apart, names), ""):
+                raise _unreadable(sdist, f"it is built with `{name}`, which an index of the recipe has")
             installed = wanted
     raise _unreadable(sdist, "it asks for other packages each time")
 
@@ -194,10 +201,12 @@ def _run_uv(words: Sequence[str], work: Path, context: ResolveContext) -> None:
 def _unreadable(sdist: Artifact, reason: str, cause: Cause | None = None) -> IncompatibleError:
     name = re.sub(r"[^A-Za-z0-9_]", "_", sdist.name)
     why = f"`{sdist.name} {sdist.version}` has no wheel for this Python, and its source distribution cannot be built"
+    row = load_cuda_packages().by_name.get(sdist.name)
     first = f"{cause.message}\n  {cause.where or 'the build'} ends so: {why}" if cause else f"{why}: {reason}"
     return IncompatibleError(
         first,
         hint="name a version that has a wheel, or build it as an extension: "
         f"`extensions: [{{name: {name}, sdist: {sdist.name}=={sdist.version}}}]`"
+        + (f"; {row.advice()}" if row else "")
         + ("; `-vv` shows all of the output" if cause else ""),
     )

@@ -20,10 +20,10 @@ from typing import Final
 import uv
 from packaging import tags
 from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockValidationError
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuilder.core.archive import BoundedZip
-from envbuilder.core.cache import Sha256, save_bytes, sha256_file, sha256_text
+from envbuilder.core.cache import Sha256, Store, save_bytes, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
@@ -32,9 +32,13 @@ from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata
 from envbuilder.lock.resolve.sdists import SUFFIXES, SdistFacts
 from envbuilder.recipe.packages import Hashed
-from envbuilder.sources.names import Sources, file_path, shown
+from envbuilder.recipe.wheel_sources import WheelIndex, index_of
+from envbuilder.sources.names import RECIPE, Sources, file_path, shown
 
 LOCK, ANNOTATED = "pylock.toml", "requirements.txt"  # uv's formats, and the names of its output
+PROJECT: Final = "pyproject.toml"  # an input, for packages that come from an index of the recipe
+NAME: Final = "envbuilder-recipe"  # of its project
+PLACED: Final = "placed"  # the folder of the recipe's wheels
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 # In the Python that uv asks for its version: it answers, and ends for a program of a project.
 _NO_BUILD: Final = "import os, sys; sys.flags.isolated or os._exit(3)\n"
@@ -61,6 +65,10 @@ class Question:
     wheels_only: bool = False
     finals: tuple[str, ...] = ()  # packages of which no pre-release is taken
     extensions: tuple[ProjectMetadata, ...] = ()  # they are there, and what they require is wanted
+    placed: Artifacts = ()  # wheels in the store that the recipe gives by address: no others of their names are taken
+    indexes: tuple[WheelIndex, ...] = ()  # of the recipe
+    others: tuple[str, ...] = ()  # packages of these indexes that another package requires
+    recipes: Path = Path()  # the recipe's folder
 
     def prefers(self, package: Artifact) -> bool:
         """Return whether a package has a version that was to be kept."""
@@ -70,6 +78,11 @@ class Question:
         """Return the question for packages of which these keep their versions."""
         pins = (f"{package.name}=={package.version}" for package in packages)
         return replace(self, constraints=(*self.constraints, *pins), prefer=())
+
+    def listed(self, name: str) -> WheelIndex | None:
+        """Return the recipe's index that a package comes from, None for those of this machine."""
+        is_ours = any(extension.name == name for extension in self.provided)
+        return None if is_ours else index_of(name, self.indexes)
 
     @property
     def provided(self) -> tuple[ProjectMetadata, ...]:
@@ -83,6 +96,7 @@ def make_question(task: Task, requirements: tuple[str, ...], *, prefer: Artifact
     return Question(
         python=task.recipe.python, glibc=target.distribution.glibc, processor=target.processor,
         requirements=requirements, prefer=prefer, before=task.options.before,
+        indexes=task.recipe.indexes, recipes=task.recipe.path.parent,
     )  # fmt: skip
 
 
@@ -110,8 +124,6 @@ def uv_platform(glibc: str, processor: Processor) -> str:
 def show_folders(folders: Sequence[Path], links: Path, kept: Path) -> dict[Path, Path]:
     """Make a folder that shows uv every local package, large wheels by metadata alone. Returns shown → real path.
 
-    What was written of a large wheel stays in `kept`, for as long as the wheel is the same file.
-
     uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
     """
     links.mkdir()
@@ -120,19 +132,35 @@ def show_folders(folders: Sequence[Path], links: Path, kept: Path) -> dict[Path,
     for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
         shown = links / file.name
         shown.unlink(missing_ok=True)
-        if file.suffix != ".whl" or file.stat().st_size < LARGE:
-            shown.symlink_to(file.absolute())
-        else:
-            status = file.stat()
-            words = (str(file.absolute()), str(status.st_size), str(status.st_mtime_ns))
-            short = kept / sha256_text("\n".join(words))
-            if not short.exists():
-                with contextlib.suppress(zipfile.BadZipFile):  # no wheel, and not shown
-                    save_bytes(short, _metadata_only(file))
-            if short.exists():
-                shown.symlink_to(short)
+        _show(file, shown, kept)
         local[shown] = file
     return local
+
+
+def show_placed(question: Question, store: Store, folder: Path) -> None:
+    """Make a folder that shows uv the recipe's wheels under their names."""
+    folder.mkdir()
+    for wheel in question.placed:
+        _show(store.artifact(wheel.sha256), folder / wheel.filename, kept_folder(store))
+
+
+def kept_folder(store: Store) -> Path:
+    """Return the folder with what was written of large wheels, for as long as each is the same file."""
+    return store.resolver("uv") / "shown"
+
+
+def _show(file: Path, shown: Path, kept: Path) -> None:
+    status = file.stat()
+    if shown.suffix != ".whl" or status.st_size < LARGE:
+        shown.symlink_to(file.absolute())
+        return
+    words = (str(file.absolute()), str(status.st_size), str(status.st_mtime_ns))
+    short = kept / sha256_text("\n".join(words))
+    if not short.exists():
+        with contextlib.suppress(zipfile.BadZipFile):  # no wheel, and not shown
+            save_bytes(short, _metadata_only(file))
+    if short.exists():
+        shown.symlink_to(short)
 
 
 def write_python(folder: Path) -> None:
@@ -159,6 +187,13 @@ def write_question(question: Question, sources: Sources, work: Path, facts: Fact
         wanted += (extension.pin,) if extension in question.provided else extension.requires or ()
     settings = uv_settings(question, sources, links=("links",))
     settings += (line for key, sdist in facts.items() for line in _metadata(*key, sdist))
+    names = {_name(text) for text in wanted}
+    placed = (wheel for wheel in question.placed if wheel.name in names)
+    wanted += (f"{wheel.name} @ {(work / PLACED / wheel.filename).as_uri()}" for wheel in placed)
+    if question.indexes:
+        listed = [text for text in wanted if question.listed(_name(text))]
+        wanted = [text for text in wanted if text not in listed]
+        (work / PROJECT).write_text(_project(question, [*listed, *question.others]), encoding="utf-8")
     files = {"requirements.in": wanted, "constraints.in": question.constraints, "uv.toml": settings}
     (work / LOCK).unlink(missing_ok=True)
     if question.prefer:  # uv prefers the versions in its output file
@@ -167,6 +202,28 @@ def write_question(question: Question, sources: Sources, work: Path, facts: Fact
         files[LOCK] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
     for name, lines in files.items():
         (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _project(question: Question, requirements: Sequence[str]) -> str:
+    """Return a project's file that names an index for each of its requirements: nothing else of uv's files does.
+
+    uv takes such a package from that index alone, and no other package from there.
+    """
+    names = dict.fromkeys(_name(text) for text in requirements)
+    chosen = {name: index.name for name in names if (index := question.listed(name))}
+    lines = [
+        f'[project]\nname = "{NAME}"\nversion = "0"',
+        f"dependencies = [{', '.join(map(_quoted, requirements))}]",
+        "[tool.uv.workspace]",  # otherwise uv looks for one in the folders above
+        "[tool.uv.sources]",
+        *(f"{_quoted(name)} = {{ index = {_quoted(index)} }}" for name, index in chosen.items()),
+    ]
+    for index in question.indexes:
+        address = _quoted(index.address(question.recipes))
+        form = "simple" if index.url else "flat"
+        lines.append(f"[[tool.uv.index]]\nname = {_quoted(index.name)}\nurl = {address}")
+        lines.append(f'format = "{form}"\nexplicit = true')
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
@@ -178,6 +235,11 @@ def _metadata(name: str, version: str, facts: SdistFacts) -> Iterator[str]:
         yield f"requires-python = {_quoted(facts.python)}"
 
 
+def _name(requirement: str) -> str:
+    """Return the name in a requirement, which may be one that no standard knows."""
+    return canonicalize_name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+
+
 def _quoted(text: str) -> str:
     """Return a TOML string: a JSON string is one."""
     return json.dumps(text, ensure_ascii=False)
@@ -185,7 +247,7 @@ def _quoted(text: str) -> str:
 
 def make_command(question: Question, sources: Sources, *, work: Path, cache: Path, output: str) -> Command:
     argv = [
-        uv.find_uv_bin(), "pip", "compile", "requirements.in",
+        uv.find_uv_bin(), "pip", "compile", "requirements.in", *([PROJECT] if question.indexes else []),
         "--constraints", "constraints.in",
         "--config-file", "uv.toml",
         "--cache-dir", str(cache),
@@ -201,6 +263,9 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
     ]  # fmt: skip
     if question.wheels_only:
         argv += ["--only-binary", ":all:"]
+    # Of what is at an address, only wheels are taken: nothing of a source distribution is known before its code runs.
+    names = {_name(text) for text in (*question.requirements, *question.others)}
+    argv += (f"--only-binary={name}" for name in sorted(names) if question.listed(name))
     if not question.dependencies:
         argv.append("--no-deps")
     if question.before is not None:
@@ -228,9 +293,12 @@ class UvAnswer:
         except (PylockValidationError, tomllib.TOMLDecodeError) as error:
             why = f"could not read uv's answer, which repeats what the index says: {error}"
             raise FetchError(why) from error
-        provided, files = {extension.name for extension in self.question.provided}, {}
+        provided, files = {extension.name for extension in self.question.provided}, dict[str, Artifact]()
+        placed = {wheel.name: wheel for wheel in self.question.placed}
         for package in packages:
-            if package.name not in provided:
+            if package.name in placed:
+                files[package.name] = placed[package.name]
+            elif package.name not in provided:
                 file = self._chosen(package)
                 files[_url(file)] = self._artifact(package, file)
         return self._with_sizes(files)
@@ -273,7 +341,8 @@ class UvAnswer:
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             why = f"the index gives `{filename}` a sha256 that is none: expected 64 hexadecimal digits"
             raise FetchError(why)
-        is_web = url.startswith(("http://", "https://"))
+        index = self.question.listed(package.name)
+        is_web = url.startswith(("http://", "https://")) or bool(index and index.source == RECIPE)
         if not (real or is_web or any(map(file_path, (*sources.indexes, sources.pytorch)))):
             raise FetchError(
                 f"the index names `{shown(url)}` for `{filename}`, expected an address of HTTP",
@@ -284,10 +353,12 @@ class UvAnswer:
         build = (
             local_version if _BUILD.fullmatch(local_version) else build
         )  # PyTorch's own index has its builds
+        source, path = "pytorch" if build else "pypi", f"{build}/{package.name}/{filename}".lstrip("/")
+        if index:
+            source, path = index.source, index.path(package.name, filename)
         return Artifact(
             kind="wheel" if isinstance(file, PackageWheel) else "sdist", name=package.name, version=str(package.version),
-            sha256=Sha256(digest), size=real.stat().st_size if real else file.size or 0,
-            source="pytorch" if build else "pypi", path=f"{build}/{package.name}/{filename}".lstrip("/"),
+            sha256=Sha256(digest), size=real.stat().st_size if real else file.size or 0, source=source, path=path,
         )  # fmt: skip
 
     def _identity(self, file: _File) -> tuple[Path | None, str | None]:
@@ -323,12 +394,13 @@ def choose_wheel(filenames: Iterable[str], *, python: str, glibc: str, processor
     """Return the file that an installer on the target would take: best tag first, then highest build number."""
     wheels = [(parse_wheel_filename(filename), filename) for filename in filenames]
     wheels.sort(key=lambda wheel: (wheel[0][2], wheel[1]), reverse=True)
-    select = tags.create_compatible_tags_selector(_tags(python, glibc, processor))
+    select = tags.create_compatible_tags_selector(target_tags(python, glibc, processor))
     return next(select((filename, fitting) for (*_, fitting), filename in wheels), None)
 
 
 @functools.cache
-def _tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]:
+def target_tags(python: str, glibc: str, processor: Processor) -> tuple[tags.Tag, ...]:
+    """Return the tags of the wheels that an installer on the target takes, the best first."""
     version = tuple(int(part) for part in python.split("."))
     interpreter = f"cp{version[0]}{version[1]}"
     older, names = dict(processor.manylinux), list[str]()

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,11 +23,15 @@ from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
     LOCK,
+    NAME,
+    PLACED,
     Facts,
     Question,
     UvAnswer,
+    kept_folder,
     make_command,
     show_folders,
+    show_placed,
     uv_settings,
     write_python,
     write_question,
@@ -40,6 +44,7 @@ log = logging.getLogger(__name__)
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
 _NO_VERSION: Final = re.compile(r"there is no version of ([\w.-]+)==\S+ and you require")
+_NAMES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]|[A-Za-z0-9]")
 _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
 
 
@@ -49,6 +54,8 @@ class Uv:
     def __init__(self, task: Task) -> None:
         self.task, self.context = task, task.context
         self.facts: Facts = {}
+        # Packages of the recipe's indexes that another package requires: uv takes one from there when it is asked for itself.
+        self.others: set[str] = set()
 
     def ask(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with every preferred version if one exists.
@@ -69,9 +76,23 @@ class Uv:
 
     def ask_once(self, question: Question) -> Artifacts:
         """Return the packages of uv's answer, with each pre-release that uv takes."""
-        with self._answered(question, LOCK) as (work, local):
-            text = (work / LOCK).read_text(encoding="utf-8")
-            return UvAnswer(question=question, context=self.context, local=local).read(text)
+        try:
+            with self._answered(question, LOCK) as (work, local):
+                text = (work / LOCK).read_text(encoding="utf-8")
+                packages = UvAnswer(question=question, context=self.context, local=local).read(text)
+        except IncompatibleError as error:
+            if self._learn(question, _NAMES.findall(error.message)):
+                return self.ask_once(question)
+            raise
+        is_other = self._learn(question, [package.name for package in packages])
+        return self.ask_once(question) if is_other else packages
+
+    def _learn(self, question: Question, names: Iterable[str]) -> bool:
+        """Return whether one of these packages is of an index of the recipe, and uv has not been asked for it itself."""
+        asked = {canonicalize_name(requirement.name) for requirement in parse_all(question.requirements)}
+        more = {name for name in map(canonicalize_name, names) if question.listed(name)} - asked - self.others
+        self.others |= more
+        return bool(more)
 
     def ask_alone(self, question: Question, *requirements: str, finals: tuple[str, ...] = ()) -> Artifacts:
         """Return the newest of these packages, without what they require."""
@@ -148,11 +169,13 @@ class Uv:
         uv never runs a project's own code. What only that knows is read in a sandbox, and uv is asked again.
         """
         context, sources = self.context, self.context.sources()
+        question = replace(question, others=tuple(sorted(self.others)))
         with context.store.workspace() as work:
             cache = context.store.resolver("uv")
-            local = show_folders(sources.folders, work / "links", cache / "shown")
+            local = show_folders(sources.folders, work / "links", kept_folder(context.store))
             for project in question.provided:
                 project.write_wheel(work / "links")
+            show_placed(question, context.store, work / PLACED)
             write_python(work / "python")
             command = make_command(question, sources, work=work, cache=cache, output=output)
             attempts = [*([question.pinned(question.prefer)] if question.prefer else []), question]
@@ -180,19 +203,19 @@ class Uv:
         if match is None:
             return False
         name, version = str(canonicalize_name(match[1])), match[2]
-        if (name, version) in self.facts:
+        if (name, version) in self.facts or question.listed(name):
             raise error
         if question.dependencies:
             sdist = find_sdist(name, version, self.context)
             settings = uv_settings(question, self.context.sources())
-            self.facts[name, version] = read_sdist(sdist, self.context, settings)
+            self.facts[name, version] = read_sdist(sdist, self.context, settings, question.listed)
         else:
             self.facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
         return True
 
     def _refused(self, question: Question, error: CommandError) -> IncompatibleError | FetchError:
         """Return the error to raise, in terms of the recipe, with uv's message below the reason."""
-        output = error.message.partition("\n")[2]
+        output = error.message.partition("\n")[2].replace(f"{NAME} depends on", "you require")
         if not _is_unsolvable(error):
             return FetchError(f"could not read the package index\n{output}", hint=NETWORK_HINT)
         asked = [Requirement(text) for text in question.requirements]
@@ -201,6 +224,12 @@ class Uv:
         unknown = dict.fromkeys(
             f"`{wanted.name}`" for wanted in asked if canonicalize_name(wanted.name) in missing
         )
+        for index in filter(None, map(question.listed, missing)):
+            names = ", ".join(f"`{name}`" for name in missing if question.listed(name) == index)
+            return IncompatibleError(
+                f"the index `{index.name}` of the recipe ({index.place}) has no wheel of {names}\n{output}",
+                hint="compare it with the name at that address, or leave it out of the `packages` of this index",
+            )
         if unknown:
             return IncompatibleError(
                 f"no package index knows {', '.join(unknown)}\n{output}",
@@ -232,11 +261,14 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
-    return (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
+    own = (index.place for index in question.indexes if index.url)
+    return (*sources.indexes, *own, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
 
 
 def _is_unsolvable(error: CommandError) -> bool:
-    return "ended with exit code 1\n" in error.message
+    return (
+        "ended with exit code 1\n" in error.message and "Failed to read `--find-links`" not in error.message
+    )
 
 
 def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) -> Iterator[str]:

@@ -15,15 +15,18 @@ from envbuilder.compat.tables.toolkit import Part, Toolkit
 from envbuilder.compat.tables.torch import COMPANIONS, CPU, cuda_of, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.core.findings import Finding
+from envbuilder.core.spelling import nearest
 from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
 from envbuilder.lock.resolve.context import Target, Task
 from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
+from envbuilder.lock.resolve.placed_wheels import lock_placed
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata
 from envbuilder.lock.resolve.sdists import read_sdist
 from envbuilder.lock.resolve.uv_files import Question, make_question, uv_settings
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.wheel_sources import pin_of
 from envbuilder.sources.http.reachable import reach
 from envbuilder.sources.names import shown
 
@@ -53,23 +56,58 @@ def resolve_wheels(
     # What torch requires and does not declare. `check` refuses a recipe that cannot meet it.
     undeclared = (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ()
     bounds = (f"{name}{bound}" for name, bound in undeclared if bound)
+    placed = lock_placed(task, prefer)
+    prefer = tuple(package for package in prefer if package.name not in {wheel.name for wheel in placed})
     torch, build = torch_requirement(recipe, task.target, folders=task.context.sources().folders)
-    wanted = (*([torch] if torch else []), *ALWAYS, *recipe.packages, *implied_wheels(recipe, toolkit))
+    asked = map(pin_of, recipe.packages)
+    wanted = (*([torch] if torch else []), *ALWAYS, *asked, *implied_wheels(recipe, toolkit))
     question = replace(
         make_question(task, wanted, prefer=prefer), constraints=(*recipe.constraints, *bounds), build=build,
-        extensions=extensions, hashes=recipe.hashes,
+        extensions=extensions, hashes=recipe.hashes, placed=placed,
     )  # fmt: skip
     uv = Uv(task)
     packages, question = _ask_for_one_build(question, uv)
+    _need_listed(packages, question, toolkit, task)
+    _say_sources(packages, question)
     _need_hashes(packages, question, uv)
     _say_held_back(packages, question, uv)
     return _with_builds(packages, question, uv, builds)
 
 
+def _need_listed(packages: Artifacts, question: Question, toolkit: Toolkit | None, task: Task) -> None:
+    """Raise RecipeError for each name of the recipe's indexes that nothing requires: the package that was meant came from elsewhere."""
+    implied = parse_all(implied_wheels(task.recipe, toolkit))
+    names = {package.name for package in packages} | {canonicalize_name(each.name) for each in implied}
+    findings = tuple(
+        Finding(
+            code=RecipeCode.REQUIREMENT, where=task.recipe.place(f"$.indexes[{at}].packages[{number}]"),
+            message=f"the index `{index.name}` is there for `{name}`, and nothing requires it",
+            hint=f"{nearest(name, names)}leave it out, or add it to `packages`",
+        )
+        for at, index in enumerate(question.indexes) for number, name in enumerate(index.packages)
+        if not name.endswith("*") and canonicalize_name(name) not in names
+    )  # fmt: skip
+    if findings:
+        raise RecipeError("the recipe's `indexes` have packages that nothing requires", findings=findings)
+
+
+def _say_sources(packages: Artifacts, question: Question) -> None:
+    """Say where each package comes from that is chosen now, if the recipe decides it."""
+    for package in packages:
+        if not question.prefers(package):
+            index = question.listed(package.name)
+            if package in question.placed:
+                log.warning("%s %s comes from its address in `packages`", package.name, package.version)
+            elif index:
+                log.warning(
+                    "%s %s comes from `%s`: %s", package.name, package.version, index.name, shown(index.place)
+                )
+
+
 def _say_held_back(packages: Artifacts, question: Question, uv: Uv) -> None:
     """Say what holds back each package whose version is chosen now."""
     recipe = uv.task.recipe
-    written = (*recipe.packages, *recipe.constraints)
+    written = (*map(pin_of, recipe.packages), *recipe.constraints)
     pinned = {canonicalize_name(bound.name) for bound in parse_all(written) if "==" in str(bound.specifier)}
     chosen = (package.name for package in packages if not question.prefers(package))
     names = tuple(name for name in chosen if name not in {TORCH, *pinned})
@@ -107,7 +145,8 @@ def _with_builds(packages: Artifacts, question: Question, uv: Uv, old: tuple[Loc
         key = sdist.name, sdist.version
         if key not in uv.facts:  # its requirements are static
             context.fetcher.fetch((sdist,))
-            uv.facts[key] = read_sdist(sdist, context, uv_settings(question, context.sources()))
+            settings = uv_settings(question, context.sources())
+            uv.facts[key] = read_sdist(sdist, context, settings, question.listed)
         if requirements := uv.facts[key].builds_with:
             before = next((build.wheels for build in old if build.name == sdist.name), ())
             prefer = before if question.prefers(sdist) else ()

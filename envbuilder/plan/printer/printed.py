@@ -198,7 +198,9 @@ def _ways(printed: Printed) -> Iterator[tuple[str, list[str], str]]:
     The package index and PyTorch's have wheels and source distributions by their file names, the others by their paths.
     """
     curl = 'curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"'
-    repositories = {source: ("", in_shell(url)) for source, url in printed.repositories.items()}
+    listed = (sources.INDEX, sources.LINKS, sources.RECIPE)
+    mirrors = {source: url for source, url in printed.repositories.items() if not source.startswith(listed)}
+    repositories = {source: ("", in_shell(url)) for source, url in mirrors.items()}
     for source, (variable, otherwise) in (_MIRRORS | repositories).items():
         comment = "# shellcheck disable=SC2016  # it is apt that knows what this stands for"
         yield (
@@ -206,9 +208,19 @@ def _ways(printed: Printed) -> Iterator[tuple[str, list[str], str]]:
             [comment, f"mirror=${{{variable}:-{otherwise}}}" if variable else f"mirror={otherwise}"],
             curl,
         )
-    for source, index in (("pypi", "$INDEX"), ("pytorch", "${PYTORCH_INDEX%/}/${path%%/*}")):
-        fetching = f'python3 {PROGRAMS}/{_PACKAGE} "{index}" "$project" "${{path##*/}}" "$file"'
-        yield source, [], f"project=${{path%/*}}; project=${{project##*/}}; {fetching}"
+    indexes = {"pypi": '"$INDEX"', "pytorch": '"${PYTORCH_INDEX%/}/${path%%/*}"'}
+    indexes |= {
+        source: in_shell(url) for source, url in printed.repositories.items() if source not in mirrors
+    }
+    for source, index in indexes.items():
+        fetching = f'python3 {PROGRAMS}/{_PACKAGE} {index} "$project" "${{path##*/}}" "$file"'
+        if source == sources.RECIPE:
+            fetching = 'cp "/context/$path" "$file"'
+        elif source.startswith(sources.LINKS):
+            fetching = f'python3 {PROGRAMS}/{_PACKAGE} {index} "" "$path" "$file"'
+        else:
+            fetching = f"project=${{path%/*}}; project=${{project##*/}}; {fetching}"
+        yield source, [], fetching
 
 
 def _loop(rows: Sequence[str], body: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from envbuilder.core.cache import Store, commit_path, space_errors
+from envbuilder.core.cache import Sha256, Store, commit_path, sha256_file, space_errors
 from envbuilder.core.errors import EnvbuilderError, FetchError
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.private import open_to_all
@@ -130,6 +130,22 @@ class Fetcher:
             raise FetchError(why, hint="run it without `--offline`")
         each(tuple(dict.fromkeys(urls)), ask)
         return tuple(sizes[url] for url in urls)
+
+    def fetch_new(self, artifact: Wanted, url: str, progress: Progress) -> Sha256:
+        """Fetch a file whose digest nobody has stated into the store; return its sha256. Raises FetchError."""
+
+        def ask(url: str, stop: threading.Event) -> None:
+            try:
+                self._connect().download(url, artifact, file, progress, stop)
+            except SourceError as refusal:
+                raise _failure([_explain(artifact, [refusal])]) from refusal
+
+        with space_errors(self._store.root), self._store.workspace() as work:
+            file = work / "file"
+            each((url,), ask)
+            digest = sha256_file(file)
+            self._store.add_artifact(digest, file)
+        return digest
 
     def page(self, url: str, *, most: int = PAGE) -> bytes:
         """Return a file of up to `most` bytes that no lock names, such as a list of files. Raises SourceError."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pypi_simple
 import requests
@@ -37,7 +37,18 @@ from envbuilder.sources.http import (
     session,
     wait_silently,
 )
-from envbuilder.sources.names import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path, shown
+from envbuilder.sources.names import (
+    BLOBS,
+    DEBIAN,
+    DEBIAN_SECURITY,
+    INDEX,
+    LINKS,
+    UBUNTU,
+    Sources,
+    Wanted,
+    file_path,
+    shown,
+)
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +108,11 @@ class SourceClient:
                     yield path.absolute().as_uri()
         # "git" and "registry" are fetched by their own clients.
         repository = self._repositories.get(artifact.source, "")
+        indexes = {"pypi": self.sources.indexes, "pytorch": (self.sources.pytorch,)}
+        if artifact.source.startswith((INDEX, LINKS)):
+            indexes, repository = {artifact.source: (repository,)}, ""
         for base in self._local_first((*self.sources.mirrors(artifact.source), repository)):
             yield base + quote(artifact.path)
-        indexes = {"pypi": self.sources.indexes, "pytorch": (self.sources.pytorch,)}
         for base in self._local_first(indexes.get(artifact.source, ())):
             place = self._look_up(base, artifact, stop)
             if isinstance(place, SourceError) or self._may_ask(place):
@@ -119,7 +132,7 @@ class SourceClient:
     def download(
         self, url: str, artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event
     ) -> None:
-        """Download the artifact into `partial`; raises SourceError unless its digest is right.
+        """Download the artifact into `partial`; raises SourceError unless its digest is right. An empty one stands for any.
 
         After a failure the file stays for a later attempt, unless its bytes are wrong.
         """
@@ -177,13 +190,18 @@ class SourceClient:
         return not self._local_only or file_path(url) is not None
 
     def _look_up(self, base: str, artifact: Wanted, stop: threading.Event) -> str | SourceError:
-        """Find a file in a package index: the path is `project/filename`, for PyTorch's below `cpu/`, `cu126/` …"""
-        *above, project, name = artifact.path.split("/")
+        """Find a file in a package index: the path is `project/filename`, for PyTorch's below `cpu/`, `cu126/` …
+
+        On a page with links, it is `filename`.
+        """
+        *above, project, name = (
+            ("", artifact.path) if artifact.source.startswith(LINKS) else artifact.path.split("/")
+        )
         index = "".join([base, *(f"{part}/" for part in above)])
         try:
             return self._page(index, project, stop)[name].url
         except KeyError:
-            return SourceError(f"{index}{project}/", f"there is no `{name}`", kind="gone")
+            return SourceError(_page_of(index, project), f"there is no `{name}`", kind="gone")
         except SourceError as refusal:
             return refusal
 
@@ -211,7 +229,7 @@ class SourceClient:
         return f"{base}file/{digest}"
 
     def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
-        """Return the files of one project in an index, by filename. Each page is requested once."""
+        """Return the files of one project in an index, or without a project of a page, by filename. Each is requested once."""
 
         def ask() -> dict[str, Listed]:
             try:
@@ -229,7 +247,7 @@ class SourceClient:
                 log.warning(message, shown(url), shown(foreign[0]))
             return {file.filename: file for file in files if file.url not in foreign}
 
-        url = f"{index}{canonicalize_name(project)}/"
+        url = _page_of(index, project)
         with self._guard:  # one page at a time: other threads mostly wait for the same one
             if index in self._silent:
                 raise self._silent[index]
@@ -262,6 +280,10 @@ class SourceClient:
         return any(session.is_same_origin(source, url) for source in known)
 
 
+def _page_of(index: str, project: str) -> str:
+    return f"{index}{canonicalize_name(project)}/" if project else index
+
+
 def _listed(index: str, project: str, response: session.Response, content: bytes) -> list[Listed]:
     """Return the files of a project's page, as the index lists them; raises SourceError for what is no such page."""
     if sum(map(content.count, (b"<", b"{", b"["))) > MOST_MARKS:
@@ -272,7 +294,10 @@ def _listed(index: str, project: str, response: session.Response, content: bytes
     try:
         return [
             Listed(
-                filename=package.filename,
+                # The text of a link on another page than an index's may be anything.
+                filename=package.filename
+                if project
+                else unquote(urlsplit(package.url).path).rpartition("/")[2],
                 url=session.with_user_of(index, package.url),
                 uploaded=str(package.upload_time.date()) if package.upload_time else "",
                 yanked=package.is_yanked,

@@ -277,7 +277,7 @@ def download(
     """Download into the file `partial`, from where an earlier attempt ended, and check the digest; raises SourceError.
 
     Returns how many bytes were resumed. After a failure the file stays for a later attempt, from this source or
-    another one, unless its bytes are wrong. `request` sends the request with these further headers, and raises
+    another one, unless its bytes are wrong. An empty `sha256` stands for any, of a file that is new. `request` sends the request with these further headers, and raises
     TransientError or SourceError unless it succeeds.
     """
     download = _Download(url, partial, size, progress, stop)
@@ -287,7 +287,7 @@ def download(
             if download.sha256 != sha256 and download.inherited:
                 download.restart()
                 download.complete(request)
-        download.check(sha256)
+        download.check(sha256 or download.sha256)
     except BaseException as error:
         is_wrong = isinstance(error, SourceError) and error.kind == "wrong"
         if is_wrong or isinstance(error, OSError) or not download.done:

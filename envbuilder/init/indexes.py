@@ -1,0 +1,58 @@
+"""Decide where packages with CUDA code come from: the indexes and pages that a project names, as far as their packages are known."""
+
+import re
+from dataclasses import replace
+
+from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
+from envbuilder.core.text.redact import without_credentials
+from envbuilder.init.requests import CONFIGURED, Requests
+from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.packages import build_of
+from envbuilder.recipe.wheel_sources import ADDRESS, WheelIndex, index_entry, name_after
+
+
+def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
+    """Return the recipe with `indexes` for the addresses whose packages are known, and report each other address.
+
+    A package that would be compiled comes from its project's page if that is for the recipe's torch. A name that is another
+    project's on the package index is left out unless a page has it.
+    """
+    table, wanted = load_cuda_packages(), {*requests.packages, *requests.misnamed, *requests.compiled}
+    indexes: dict[str, WheelIndex] = {}
+    listed: set[str] = set()
+    for option, address, where in requests.indexes:
+        rows = [row for row in table.rows if row.package in wanted - listed and row.is_at(address)]
+        names = tuple(row.package for row in rows if _is_for(row, address, recipe))
+        key = "find_links" if option == "--find-links" else "url"
+        if names and option != "--index-url" and re.fullmatch(ADDRESS, address):
+            stem = name_after(address)
+            name = f"{stem}-{len(indexes) + 1}" if stem in indexes else stem
+            indexes[name] = WheelIndex(name=name, packages=names, **{key: address})
+            listed.update(names)
+            continue
+        others = ", ".join(row.package for row in rows)
+        why = f"its wheels of {others} are for another torch or CUDA than the recipe's"
+        entry = index_entry(without_credentials(address), is_page=key == "find_links")
+        hint = f"`indexes: [{entry}]` takes the packages that it names from there"
+        requests.leave(where, f"{option} {address}", why if others else CONFIGURED, hint=hint)
+    for name, request in requests.misnamed.items():
+        if name not in listed:
+            row, build = table.by_name[name], build_of(recipe.cuda)
+            requests.leave(request.where, request.text, row.wrong, hint=row.advice(recipe.pytorch, build))
+    known = requests.compiled | {name: request.text for name, request in requests.misnamed.items()}
+    stay = [
+        each for each in recipe.extensions if each.sdist.partition("==")[0].replace("_", "-") not in listed
+    ]
+    notes = tuple(f"`{name}==" for name in listed & requests.compiled.keys())
+    requests.left = [left for left in requests.left if not left.message.startswith(notes)]
+    return replace(
+        recipe, packages=(*recipe.packages, *(known[name] for name in sorted(listed & known.keys()))),
+        extensions=tuple(stay), indexes=tuple(indexes.values()),
+    )  # fmt: skip
+
+
+def _is_for(row: CudaPackage, address: str, recipe: Recipe) -> bool:
+    """Return whether the address is that of wheels for the recipe's torch. One that names no torch has them for each."""
+    places = row.addresses(recipe.pytorch, build_of(recipe.cuda))
+    plain = address.replace("%2B", "+").rstrip("/")
+    return any(plain == place.rstrip("/") for place, _ in places) or not re.search(r"torch|cu\d|pt\d", plain)
