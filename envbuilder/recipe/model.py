@@ -6,6 +6,7 @@ paths exist, that requirements parse, and what `extends` and `matrix` add. Edito
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag, TypeAdapte
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, FieldRule, Flag, Line, Mistake, RawRule, Shape
-from envbuilder.core.places import Unquoted
+from envbuilder.core.places import Unquoted, shown
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
 from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
@@ -94,6 +95,14 @@ class BaseImage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclProfile:
     profile: OwnFile
+
+
+def _check_command(line: str) -> Iterator[Mistake]:
+    try:
+        shlex.split(line)
+    except ValueError as error:
+        hint = 'quote as for a shell: `python -c "import torch"`'
+        yield Mistake(message=f"no command: {str(error).lower()} in {shown(line)}", hint=hint)
 
 
 def _check_values(values: tuple[object, ...]) -> Iterator[Mistake]:
@@ -177,7 +186,7 @@ class RecipeFile:
         BeforeValidator(_unquoted_off),
     ] = AUTO
     """`auto`: each node decides when torch starts; `off`; or a site's profile."""
-    tests: tuple[Line, ...] = ()
+    tests: tuple[Annotated[Line, FieldRule(_check_command)], ...] = ()
     """Commands that run in image and SIF before a build gives them their names."""
     run: Line = ""
     """The command that `docker run` and `apptainer run` start with their arguments; without it, they start what is named."""
