@@ -14,6 +14,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
 from envbuilder.recipe.load import expand, find_recipe, load
+from envbuilder.verify.wheels import judge_wheels
 
 
 class LockChanges(Answer):
@@ -68,7 +69,9 @@ def lock(
     findings: tuple[Finding, ...] = ()
     for variant in variants:
         with console.group(f"lock {variant}"):
-            lines = lock_recipe(variant, recipes, context, console, options=options, save=not check)
+            lines = lock_recipe(
+                variant, recipes, context, console, options=options, judge=judge_wheels, save=not check
+            )
         recipe = load(find_recipe(variant, recipes))
         if lines:  # what a requirements file says otherwise matters to what was chosen now
             findings += recipe.notes

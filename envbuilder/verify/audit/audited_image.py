@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
 _MOST_TEXT: Final = 4 << 20  # bytes
+_MOST_NAMES: Final = 256 << 20  # bytes of all names of symbols in one file; those of torch_xla have 86 MB
+_MOST_NAME: Final = 1 << 20  # bytes of one
 _WEAK: Final = 2  # the binding of a symbol, elf(5); 0 is local
 _MOST: Final = 10_000  # entries of an ELF file's lists; a damaged file may claim 2**32
 
@@ -181,15 +183,26 @@ def read_symbols(stream: IO[bytes]) -> Symbols:
         if section is None or elf.elfclass != 64:
             return Symbols()
         # pyelftools takes a minute for torch's 100,000 symbols.
-        table, names = section.data(), elf.get_section(section["sh_link"]).data()
         entry = struct.Struct(f"{'<' if elf.little_endian else '>'}IBxH16x")
+        table, names = _content(stream, section), _content(stream, elf.get_section(section["sh_link"]))
         needed, given = set[str](), set[str]()
-        for place, info, index in entry.iter_unpack(table):
+        left = _MOST_NAMES
+        for place, info, index in entry.iter_unpack(table[: len(table) // entry.size * entry.size]):
             binding = info >> 4
             if place and binding and (index or binding != _WEAK):
-                end = names.index(b"\0", place)
+                end = names.index(b"\0", place, place + _MOST_NAME)
+                left -= end - place
+                if left < 0:
+                    raise ValueError("it is damaged: names of symbols without an end")
                 (given if index else needed).add(names[place:end].decode("utf-8", "replace"))
         return Symbols(needed=frozenset(needed), given=frozenset(given))
+
+
+def _content(stream: IO[bytes], section: "Section") -> bytes:
+    """Return a table of symbols or their names, beside the limits of other tables."""
+    need_within("bytes of its symbols", size := int(section["sh_size"]), _MOST_NAMES)
+    stream.seek(int(section["sh_offset"]))
+    return stream.read(size)
 
 
 @contextlib.contextmanager
