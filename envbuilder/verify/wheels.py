@@ -20,7 +20,6 @@ from typing import IO, Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from envbuilder.compat.context import can_run, load_tables
 from envbuilder.compat.tables.table import version_key
@@ -43,7 +42,7 @@ from envbuilder.verify.audit.audited_image import (
     read_audited,
     same_in,
 )
-from envbuilder.verify.audit.linked import Linker, TorchSymbols, links_torch, torch_in
+from envbuilder.verify.audit.linked import Linker, TorchSymbols, links_torch, listed, torch_in
 from envbuilder.verify.audit.needed import Lacks, Loader, by_owner
 
 log = logging.getLogger(__name__)
@@ -125,41 +124,35 @@ def open_wheel(path: Path, store: Store, python: str) -> Iterator[AuditedImage]:
 
 
 def judge(image: AuditedImage, place: Place) -> Iterator[Finding]:
-    """Yield what does not fit. An error is an import that fails for certain, or no code at all for one of the GPUs."""
+    """Yield what does not fit, by the first reason of each file. An error is a module whose import fails for certain."""
     loader = Loader(image, place.machine)
     linker = Linker(loader, place.torch, is_whole=False) if place.torch else None
-    bundled = {elf.name for elf in image.elves} | {posixpath.basename(elf.path) for elf in image.elves}
+    bundled = {name for elf in image.elves for name in (elf.name, posixpath.basename(elf.path))}
 
-    def cudas(elf: Elf) -> tuple[str, ...]:
-        needed = (name for name in elf.needed if name not in bundled)
-        return tuple(
-            name
-            for name in needed
-            if (match := _OF_CUDA.fullmatch(name)) and match[2] not in (place.cudas or ())
+    def of_other_cuda(elf: Elf) -> tuple[str, ...]:
+        have = place.cudas
+        linked = (
+            (name, _OF_CUDA.fullmatch(name))
+            for name in elf.needed
+            if name not in bundled and have is not None
         )
+        return tuple(name for name, match in linked if match and have is not None and match[2] not in have)
 
-    def glibcs(elf: Elf) -> tuple[str, ...]:
+    def of_newer_glibc(elf: Elf) -> tuple[str, ...]:
         versions = (match[1] for _, version in elf.needs if (match := _GLIBC.fullmatch(version)))
-        return tuple(version for version in versions if version_key(version) > version_key(place.glibc))
+        return tuple(
+            version for version in versions if place.glibc and version_key(version) > version_key(place.glibc)
+        )
 
-    checks: list[tuple[AuditCode, Lacks, Callable[[list[str]], str]]] = []
-    if place.cudas is not None:
-        have = (
-            f"the environment has CUDA {' and '.join(sorted(place.cudas))}"
-            if place.cudas
-            else "the environment has no CUDA"
-        )
-        checks.append((AuditCode.NEEDED, cudas, lambda names: f"it needs {_listed(names)}, and {have}"))
-    if place.glibc:
-        checks.append(
-            (
-                AuditCode.SYMBOLS,
-                glibcs,
-                lambda names: f"it needs glibc {max(names, key=version_key)}, and the base has {place.glibc}",
-            )
-        )
-    if linker:
-        checks.append((AuditCode.UNDEFINED, linker.lacks, linker.describe))
+    def of_other_torch(elf: Elf) -> tuple[str, ...]:
+        return linker.lacks(elf) if linker and not (of_newer_glibc(elf) or of_other_cuda(elf)) else ()
+
+    cuda = f"CUDA {' and '.join(sorted(place.cudas))}" if place.cudas else "no CUDA"
+    checks: tuple[tuple[AuditCode, Lacks, Callable[[list[str]], str]], ...] = (
+        (AuditCode.NEEDED, of_other_cuda, lambda names: f"needs {listed(names)}, and the environment has {cuda}"),
+        (AuditCode.SYMBOLS, of_newer_glibc, lambda names: f"needs glibc {max(names, key=version_key)}, and the base has {place.glibc}"),
+        (AuditCode.UNDEFINED, of_other_torch, linker.describe if linker else listed),
+    )  # fmt: skip
     for code, lacks, describe in checks:
         for owner, files, is_error in by_owner(loader, lacks):
             lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` will not load"
@@ -168,81 +161,99 @@ def judge(image: AuditedImage, place: Place) -> Iterator[Finding]:
                 code=code, severity=Severity.ERROR if is_error else Severity.WARNING, where=next(iter(files)),
                 message=f"{lead}: {describe(names)}{same_in(list(files))}", hint=_HINT if is_error else "",
             )  # fmt: skip
+    for path, why in image.unreadable.items():
+        yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=path, message=why)
     if linker:
         yield from linker.unreadable()
     yield from _judge_gpus(image, place.gpus)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
 def _judge_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
-    """Judge the wheel's GPU code as a whole: packages bring files for single GPUs, and load those that fit."""
-    codes: set[GpuCode] = set()
-    first = ""
+    """Judge a wheel's GPU code as a whole: packages bring files for single GPUs, and load those that fit.
+
+    Lacking code is no error: a package may compile it with Triton, or do without.
+    """
+    codes: dict[GpuCode, str] = {}  # code → its file
     for elf in image.elves if gpus else ():
         try:
             with image.tree.open(elf.path) as stream:
-                found = read_gpu_code(stream)
+                codes |= dict.fromkeys(read_gpu_code(stream), elf.path)
         except ValueError as error:
             why = f"its code for GPUs cannot be read: {error}"
             yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=elf.path, message=why)
             return
-        first = first or (elf.path if found else "")
-        codes.update(found)
     cubins = tuple(sorted(code.capability for code in codes if code.kind == CUBIN))
     ptx = tuple(sorted(code.capability for code in codes if code.kind == PTX))
     for gpu in gpus if cubins or ptx else ():
-        if not can_run(gpu, cubins):
-            is_slow, held = can_run(gpu, (), ptx), " ".join(sorted(code.target for code in codes))
-            yield Finding(
-                code=AuditCode.ONLY_PTX if is_slow else AuditCode.NO_CODE,
-                severity=Severity.WARNING if is_slow else Severity.ERROR, where=first,
-                message=f"the wheel has no machine code for a GPU of capability {gpu}, but {held}"
-                + ("; the first start compiles its PTX, which takes minutes" if is_slow else ""),
-                hint="" if is_slow else _HINT,
-            )  # fmt: skip
+        if can_run(gpu, cubins):
+            continue
+        is_slow, held = can_run(gpu, (), ptx), " ".join(sorted(code.target for code in codes))
+        effect = (
+            "the first start compiles its PTX, which takes minutes"
+            if is_slow
+            else "what it compiled for GPUs does not run there"
+        )
+        yield Finding(
+            code=AuditCode.ONLY_PTX if is_slow else AuditCode.NO_CODE, severity=Severity.WARNING, where=next(iter(codes.values())),
+            message=f"the wheel has no machine code for a GPU of capability {gpu}, but {held}: {effect}",
+        )  # fmt: skip
 
 
 # ---- the wheels of a lock
 
 
 def judge_wheels(task: Task, lock: Lock) -> None:
-    """Judge the wheels of a lock. Raises IncompatibleError for those that cannot load, and logs what else there is to say."""
-    context, recipe = task.context, task.recipe
+    """Judge the wheels of a lock, and log what is no error. Raises IncompatibleError for those that cannot load."""
     torch = next((wheel for wheel in lock.wheels if wheel.name == TORCH and wheel.kind == "wheel"), None)
     if torch is None:
-        return
-    required = {wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task)) is not None}
-    missing = context.fetcher.missing(required)
-    if missing:
-        with context.transfer(
-            f"fetch {_named(missing)} to judge", sum(wheel.size for wheel in missing)
-        ) as progress:
-            context.fetcher.fetch(missing, progress)
-    findings: list[Finding] = []
-    for wheel, pins in required.items():
-        with open_wheel(context.store.artifact(wheel.sha256), context.store, recipe.python) as image:
-            links = any(map(links_torch, image.elves))
-            symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
-            judged = tuple(judge(image, _place(task, lock, symbols)))
-        findings += (
-            replace(finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}")
-            for finding in judged
-        )
-        if not judged:
-            log.info(
-                "%s fits%s",
-                wheel.filename,
-                "" if symbols or not links else "; its symbols were not compared with torch",
-            )
-    wrong = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
-    for finding in findings:
-        if finding not in wrong:
-            log.warning("%s", finding)
+        return  # without torch, or with that of the base image
+    pins = {wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task)) is not None}
+    wrong: list[Finding] = []
+    try:
+        _fetch(tuple(pins), task)
+        for wheel in pins:
+            for finding in _judged(wheel, pins[wheel], torch, task, lock):
+                if finding.severity is Severity.ERROR:
+                    wrong.append(finding)
+                else:
+                    log.warning("%s", finding)
+    except FetchError as error:  # a build would end with it; the lock does not depend on it
+        log.warning("not all wheels are judged: %s", error.message)
     if wrong:
-        raise IncompatibleError("the lock is not written: wheels do not fit the environment", findings=wrong)
+        count = "1 module" if len(wrong) == 1 else f"{len(wrong)} modules"
+        raise IncompatibleError(
+            f"{count} of the chosen wheels cannot be loaded in this environment", findings=tuple(wrong)
+        )
+
+
+def _judged(
+    wheel: Artifact, pins: Sequence[Requirement], torch: Artifact, task: Task, lock: Lock
+) -> tuple[Finding, ...]:
+    with open_wheel(
+        task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
+    ) as image:
+        links = any(map(links_torch, image.elves))
+        symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
+        findings = tuple(judge(image, _place(task, lock, symbols)))
+    if not findings:
+        unknown = "; its symbols are not compared with torch's" if links and symbols is None else ""
+        log.info("%s fits%s", wheel.filename, unknown)
+    return tuple(
+        replace(finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}")
+        for finding in findings
+    )
+
+
+def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
+    """Fetch what the store lacks, and show names and size."""
+    missing = task.context.fetcher.missing(wheels)
+    if missing:
+        names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in missing)
+        size = sum(wheel.size for wheel in missing)
+        with task.context.transfer(
+            f"fetch {names} ({size / 1e6:.0f} MB) to judge what is compiled", size
+        ) as progress:
+            task.context.fetcher.fetch(missing, progress)
 
 
 def _requires_torch(wheel: Artifact, task: Task) -> tuple[Requirement, ...] | None:
@@ -269,10 +280,6 @@ def _is_pinned(pins: Sequence[Requirement]) -> bool:
     return any(bound.operator == "==" and "*" not in bound.version for pin in pins for bound in pin.specifier)
 
 
-def _named(wheels: Sequence[object]) -> str:
-    return ", ".join(wheel.name for wheel in wheels if isinstance(wheel, Artifact))
-
-
 def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbols | None:
     """Return what a wheel of torch defines, read once for each sha256. None if it is neither known nor fetched."""
     context = task.context
@@ -283,8 +290,7 @@ def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbo
     if not context.store.has_artifact(torch.sha256):
         if not may_fetch:
             return None
-        with context.transfer(f"fetch torch {torch.version} to compare symbols", torch.size) as progress:
-            context.fetcher.fetch((torch,), progress)
+        _fetch((torch,), task)
     with open_wheel(context.store.artifact(torch.sha256), context.store, task.recipe.python) as image:
         try:
             symbols = torch_in(image)
@@ -300,13 +306,13 @@ def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbo
 
 
 def _place(task: Task, lock: Lock, torch: TorchSymbols | None) -> Place:
-    tables, recipe = load_tables(), task.recipe
-    majors = {Version(wheel.version).major for wheel in lock.wheels if _RUNTIME.fullmatch(wheel.name)}
-    majors |= {int(recipe.cuda.partition(".")[0])} if recipe.cuda else set()
+    tables, recipe, target = load_tables(), task.recipe, task.target
+    runtimes = (wheel for wheel in lock.wheels if _RUNTIME.fullmatch(wheel.name))
+    majors = {wheel.version.partition(".")[0] for wheel in runtimes} | {recipe.cuda.partition(".")[0]} - {""}
+    # What a base image or packages of `apt` bring is not known here.
+    is_known = target.base is None and not any("cudart" in deb.name for deb in lock.debs)
     return Place(
-        python=recipe.python, machine=task.target.processor.elf,
+        python=recipe.python, machine=target.processor.elf, torch=torch,
         gpus=tuple(tables.gpus.by_name[name].capability for name in recipe.gpus if name in tables.gpus.by_name),
-        glibc=task.target.distribution.glibc,
-        cudas=None if task.target.base else frozenset(map(str, majors)),
-        torch=torch,
+        glibc="" if target.base else target.distribution.glibc, cudas=frozenset(majors) if is_known else None,
     )  # fmt: skip

@@ -7,7 +7,7 @@ symbols that are not torch's.
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -158,20 +158,18 @@ class Linker:
         names = {name for user in loader.below(elf).values() for name in user.needed}
         return all(name in loader.system or name in loader.environment for name in names)
 
-    def describe(self, lacking: list[str]) -> str:
+    def describe(self, lacking: Sequence[str]) -> str:
         """Say what is missing, and the reason if the names show it."""
-        torch, listed = self._torch, ", ".join(f"`{name}`" for name in lacking[:_LISTED])
-        more = f" and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
+        torch, names = self._torch, [name for name in lacking if OF_TORCH.match(name)]
         if libraries := [name for name in lacking if TORCH_LIBRARY.fullmatch(name)]:
-            return (
-                f"it needs {', '.join(f'`{name}`' for name in libraries)}, and {torch.title} does not have it"
-            )
-        names = [name for name in lacking if OF_TORCH.match(name)]
-        is_new = any(_NEW_ABI.search(name) for name in names)
-        why = ""
+            return f"it needs {listed(libraries)}, and {torch.title} does not have it"
+        is_new, why = any(_NEW_ABI.search(name) for name in names), ""
         if is_new != torch.has_new_abi and (is_new or any(_OLD_ABI.search(name) for name in names)):
-            flags = "1" if is_new else "0", "1" if torch.has_new_abi else "0"
-            why = "; it was compiled with another C++ ABI (_GLIBCXX_USE_CXX11_ABI={}, torch with {})".format(
-                *flags
-            )
-        return f"{listed}{more} is not in {torch.title}{why}"
+            why = f"; it is compiled with _GLIBCXX_USE_CXX11_ABI={is_new:d}, and torch with {torch.has_new_abi:d}"
+        return f"{torch.title} does not define {listed(lacking)}{why}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name the first few, and how many more there are."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(f"`{name}`" for name in names[:_LISTED]) + more
