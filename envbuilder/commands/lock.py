@@ -11,10 +11,10 @@ from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
+from envbuilder.lock.model import Lock
 from envbuilder.lock.resolve import lock_recipe
-from envbuilder.lock.resolve.context import LockOptions, open_context
+from envbuilder.lock.resolve.context import LockOptions, Task, open_context
 from envbuilder.recipe.load import expand, find_recipe, load
-from envbuilder.verify.wheels import judge_wheels
 
 
 class LockChanges(Answer):
@@ -70,7 +70,7 @@ def lock(
     for variant in variants:
         with console.group(f"lock {variant}"):
             lines = lock_recipe(
-                variant, recipes, context, console, options=options, judge=judge_wheels, save=not check
+                variant, recipes, context, console, options=options, judge=judge_locked, save=not check
             )
         recipe = load(find_recipe(variant, recipes))
         if lines:  # what a requirements file says otherwise matters to what was chosen now
@@ -89,3 +89,10 @@ def lock(
         findings=findings,
         exit_code=LockError.exit_code if is_stale else 0,
     )
+
+
+def judge_locked(task: Task, lock: Lock) -> None:
+    """Judge the wheels of a new lock. Raises IncompatibleError for those that cannot load."""
+    from envbuilder.verify.wheels import judge_wheels  # noqa: PLC0415 - most locks are kept, and the audits take 0.1 s
+
+    judge_wheels(task, lock)

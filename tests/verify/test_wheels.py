@@ -50,8 +50,7 @@ WRONG = {
     ),
     "PTX alone": (
         gpu_library("sm_80", "compute_80"), "warning", "EB712",
-        "the wheel has no machine code for a GPU of capability 9.0, but compute_80 sm_80: "
-        "the first start compiles its PTX, which takes minutes",
+        "the wheel has no machine code for a GPU of capability 9.0, but compute_80 sm_80: the first start compiles its PTX, which takes minutes",
     ),
     "no code": (
         gpu_library("sm_80"), "warning", "EB711",
