@@ -15,7 +15,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from packaging.requirements import Requirement
@@ -92,10 +92,17 @@ class WheelTree:
             size,
             most_unpacked(Path(self.wheel.filename or "").stat().st_size, ARCHIVE_SPARE),
         )
-        self.entries += (
-            Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=info.file_size)
-            for path, info in self._members.items()
-        )
+        folders = {str(folder) for path in self._members for folder in PurePosixPath(path).parents} - {"."}
+        self.entries += [
+            *(
+                Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0)
+                for path in sorted(folders)
+            ),
+            *(
+                Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=info.file_size)
+                for path, info in self._members.items()
+            ),
+        ]
 
     def open(self, path: str) -> IO[bytes]:
         info = self._members[path]

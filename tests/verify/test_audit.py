@@ -488,14 +488,14 @@ def undefined_findings(files: Mapping[str, bytes | str]) -> list[tuple[str, str,
 
 
 UNLINKED = {
-    "of another torch": (linked(CHECK, GONE), f"`{GONE}` is not in torch 2.8.0"),
+    "of another torch": (linked(CHECK, GONE), f"torch 2.8.0 does not define `{GONE}`"),
     "of another C++ ABI": (
         linked(OLD_CHECK),
-        f"`{OLD_CHECK}` is not in torch 2.8.0; it was compiled with another C++ ABI (_GLIBCXX_USE_CXX11_ABI=0, torch with 1)",
+        f"torch 2.8.0 does not define `{OLD_CHECK}`; it is compiled with _GLIBCXX_USE_CXX11_ABI=0, and torch with 1",
     ),
-    "of Python's C functions of torch": (linked("THPVariableClass"), "`THPVariableClass` is not in torch 2.8.0"),
-    "of nobody": (linked("lost", needed=("libc10.so", "libc.so.6")), "`lost` is not in torch 2.8.0"),
-    "of torch, beside the driver": (linked("cuInit", GONE, needed=("libc10.so", "libcuda.so.1")), f"`{GONE}` is not in torch 2.8.0"),
+    "of Python's C functions of torch": (linked("THPVariableClass"), "torch 2.8.0 does not define `THPVariableClass`"),
+    "of nobody": (linked("lost", needed=("libc10.so", "libc.so.6")), "torch 2.8.0 does not define `lost`"),
+    "of torch, beside the driver": (linked("cuInit", GONE, needed=("libc10.so", "libcuda.so.1")), f"torch 2.8.0 does not define `{GONE}`"),
 }  # fmt: skip
 
 
@@ -534,7 +534,7 @@ def test_a_module_whose_symbols_are_defined_is_not_reported(case: str):
 
 def test_a_part_with_undefined_symbols_that_may_never_be_loaded_is_a_warning():
     files = {f"{SITE}/view/__init__.py": "try:\n  from . import _C\nexcept ImportError:\n  pass", f"{SITE}/view/_C.abi3.so": linked(GONE)}  # fmt: skip
-    message = f"a part of `view` cannot be loaded: `{GONE}` is not in torch 2.8.0"
+    message = f"a part of `view` cannot be loaded: torch 2.8.0 does not define `{GONE}`"
     assert undefined_findings(files) == [("warning", "_C.abi3.so", message)]
 
 
