@@ -26,7 +26,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.budget import ARCHIVE_SPARE, BudgetError, Entries, most_unpacked, need_within
 from envbuilder.core.cache import Store, read_proved, save_proved, sha256_text
-from envbuilder.core.errors import FetchError, IncompatibleError
+from envbuilder.core.errors import FetchError, IncompatibleError, SpaceError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind
@@ -87,21 +87,13 @@ class WheelTree:
             size += info.file_size
             if not info.is_dir() and path.startswith(f"{self.site}/"):
                 self._members[path] = info
-        need_within(
-            "bytes of its files",
-            size,
-            most_unpacked(Path(self.wheel.filename or "").stat().st_size, ARCHIVE_SPARE),
-        )
+        packed = Path(self.wheel.filename or "").stat().st_size
+        need_within("bytes of its files", size, most_unpacked(packed, ARCHIVE_SPARE))
         folders = {str(folder) for path in self._members for folder in PurePosixPath(path).parents} - {"."}
+        file = Entry(path="", kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0)
+        self.entries += [replace(file, path=path, kind=Kind.DIRECTORY) for path in sorted(folders)]
         self.entries += [
-            *(
-                Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0)
-                for path in sorted(folders)
-            ),
-            *(
-                Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=info.file_size)
-                for path, info in self._members.items()
-            ),
+            replace(file, path=path, size=info.file_size) for path, info in self._members.items()
         ]
 
     def open(self, path: str) -> IO[bytes]:
@@ -117,7 +109,7 @@ class WheelTree:
 
 @contextlib.contextmanager
 def open_wheel(path: Path, store: Store, python: str) -> Iterator[AuditedImage]:
-    """Yield a wheel as an image that holds it alone. Raises FetchError for one that cannot be read."""
+    """Yield a wheel as an image that holds it alone. Raises FetchError if it cannot be read, now or in the block."""
     try:
         with store.workspace() as work, BoundedZip(path) as wheel:
             yield read_audited(
@@ -137,13 +129,9 @@ def judge(image: AuditedImage, place: Place) -> Iterator[Finding]:
     bundled = {name for elf in image.elves for name in (elf.name, posixpath.basename(elf.path))}
 
     def of_other_cuda(elf: Elf) -> tuple[str, ...]:
-        have = place.cudas
-        linked = (
-            (name, _OF_CUDA.fullmatch(name))
-            for name in elf.needed
-            if name not in bundled and have is not None
-        )
-        return tuple(name for name, match in linked if match and have is not None and match[2] not in have)
+        have, others = place.cudas, (name for name in elf.needed if name not in bundled)
+        matches = () if have is None else tuple(filter(None, map(_OF_CUDA.fullmatch, others)))
+        return tuple(match[0] for match in matches if match[2] not in (have or ()))
 
     def of_newer_glibc(elf: Elf) -> tuple[str, ...]:
         versions = (match[1] for _, version in elf.needs if (match := _GLIBC.fullmatch(version)))
@@ -224,7 +212,7 @@ def judge_wheels(task: Task, lock: Lock) -> None:
                     wrong.append(finding)
                 else:
                     log.warning("%s", finding)
-    except FetchError as error:  # a build would end with it; the lock does not depend on it
+    except (FetchError, SpaceError) as error:  # a build would end with it; the lock does not depend on it
         log.warning("not all wheels are judged: %s", error.message)
     if wrong:
         count = "1 module" if len(wrong) == 1 else f"{len(wrong)} modules"
@@ -299,10 +287,7 @@ def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbo
             return None
         _fetch((torch,), task)
     with open_wheel(context.store.artifact(torch.sha256), context.store, task.recipe.python) as image:
-        try:
-            symbols = torch_in(image)
-        except ValueError as error:
-            raise FetchError(f"`{torch.filename}` cannot be read: {error}") from error
+        symbols = torch_in(image)
     if symbols:
         values = {
             name: sorted(value) if isinstance(value, frozenset) else value

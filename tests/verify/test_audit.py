@@ -510,6 +510,11 @@ LINKED = {
     "they are weak": {OPS: linked(weak=(GONE, "lost"))},
     "Python defines them": {OPS: linked("PyList_New", "_PyThreadState_Current", "XML_Parse")},
     "the C library defines them": {OPS: linked("printf", needed=("libc10.so", "libc.so.6")), f"{SYSTEM}/libc.so.6": library(soname="libc.so.6", gives=("GLIBC_2.2.5", "GLIBC_2.36"), defined=("printf",))},
+    "a library below one of the system defines them": {
+        OPS: linked("inflate", needed=("libc10.so", "libpng.so.1")),
+        f"{SYSTEM}/libpng.so.1": library(needed=("libz.so.1",)),
+        f"{SYSTEM}/libz.so.1": library(defined=("inflate",)),
+    },
     "a library below defines them": {
         f"{SITE}/view.{TAGGED}": linked("far", GONE, needed=("libc10.so", "libnear.so")),
         f"{SITE}/near/libnear.so": library(needed=("libfar.so",)), f"{SITE}/far/libfar.so": library(defined=("far", GONE)),

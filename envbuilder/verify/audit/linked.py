@@ -33,9 +33,8 @@ OF_TORCH: Final = re.compile(
 )
 _PYTHON: Final = re.compile(r"_?Py[A-Z_]")
 _NEW_ABI: Final = re.compile(r"__cxx11|B5cxx11")
-_OLD_ABI: Final = re.compile(
-    r"(RK|R|P|PK|[0-9A-Z_])Ss"
-)  # `std::string` of the ABI before gcc 5 among parameters
+# `std::string` of the ABI before gcc 5, among parameters
+_OLD_ABI: Final = re.compile(r"[0-9A-Z_]Ss")
 _LISTED: Final = 3  # symbols that one finding names
 
 
@@ -143,11 +142,15 @@ class Linker:
         """Yield what is loaded with a module or with torch, the interpreter, and the other libraries of the module's package."""
         loader = self._loader
         torch = (other for other in loader.elves.values() if _OF_TORCH.fullmatch(other.path))
-        below = loader.below(elf, *torch)
-        yield from below.values()
-        for name in {name for user in below.values() for name in user.needed} & loader.system.keys():
-            if system := loader.elves.get(loader.image.real(loader.system[name]) or ""):
-                yield system
+        todo = loader.below(elf, *torch)
+        for path in (queue := list(todo)):
+            yield todo[path]
+            paths = (
+                loader.image.real(loader.system[name]) for name in todo[path].needed if name in loader.system
+            )
+            new = {real: loader.elves[real] for real in paths if real in loader.elves and real not in todo}
+            todo |= new
+            queue += new
         for other in loader.elves.values():
             if _INTERPRETER.fullmatch(other.path) or owner_of(other.path) == owner_of(elf.path):
                 yield other
