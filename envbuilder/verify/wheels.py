@@ -56,7 +56,7 @@ _HINT: Final = "take a version or a build of the package for this environment, o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WheelTarget:
     """What an environment has for the wheels that it gets."""
 
     python: str  # 3.11
@@ -122,30 +122,32 @@ def open_wheel(path: Path, store: Store, python: str) -> Iterator[AuditedImage]:
 # ---- the verdict
 
 
-def judge(image: AuditedImage, place: Place) -> Iterator[Finding]:
+def judge(image: AuditedImage, target: WheelTarget) -> Iterator[Finding]:
     """Yield what does not fit, by the first reason of each file. An error is a module whose import fails for certain."""
-    loader = Loader(image, place.machine)
-    linker = Linker(loader, place.torch, is_whole=False) if place.torch else None
+    loader = Loader(image, target.machine)
+    linker = Linker(loader, target.torch, is_whole=False) if target.torch else None
     bundled = {name for elf in image.elves for name in (elf.name, posixpath.basename(elf.path))}
 
     def of_other_cuda(elf: Elf) -> tuple[str, ...]:
-        have, others = place.cudas, (name for name in elf.needed if name not in bundled)
+        have, others = target.cudas, (name for name in elf.needed if name not in bundled)
         matches = () if have is None else tuple(filter(None, map(_OF_CUDA.fullmatch, others)))
         return tuple(match[0] for match in matches if match[2] not in (have or ()))
 
     def of_newer_glibc(elf: Elf) -> tuple[str, ...]:
         versions = (match[1] for _, version in elf.needs if (match := _GLIBC.fullmatch(version)))
         return tuple(
-            version for version in versions if place.glibc and version_key(version) > version_key(place.glibc)
+            version
+            for version in versions
+            if target.glibc and version_key(version) > version_key(target.glibc)
         )
 
     def of_other_torch(elf: Elf) -> tuple[str, ...]:
         return linker.lacks(elf) if linker and not (of_newer_glibc(elf) or of_other_cuda(elf)) else ()
 
-    cuda = f"CUDA {' and '.join(sorted(place.cudas))}" if place.cudas else "no CUDA"
+    cuda = f"CUDA {' and '.join(sorted(target.cudas))}" if target.cudas else "no CUDA"
     checks: tuple[tuple[AuditCode, Lacks, Callable[[list[str]], str]], ...] = (
         (AuditCode.NEEDED, of_other_cuda, lambda names: f"needs {listed(names)}, and the environment has {cuda}"),
-        (AuditCode.SYMBOLS, of_newer_glibc, lambda names: f"needs glibc {max(names, key=version_key)}, and the base has {place.glibc}"),
+        (AuditCode.SYMBOLS, of_newer_glibc, lambda names: f"needs glibc {max(names, key=version_key)}, and the base has {target.glibc}"),
         (AuditCode.UNDEFINED, of_other_torch, linker.describe if linker else listed),
     )  # fmt: skip
     for code, lacks, describe in checks:
@@ -160,7 +162,7 @@ def judge(image: AuditedImage, place: Place) -> Iterator[Finding]:
         yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=path, message=why)
     if linker:
         yield from linker.unreadable()
-    yield from _judge_gpus(image, place.gpus)
+    yield from _judge_gpus(image, target.gpus)
 
 
 def _judge_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
@@ -229,7 +231,7 @@ def _judged(
     ) as image:
         links = any(map(links_torch, image.elves))
         symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
-        findings = tuple(judge(image, _place(task, lock, symbols)))
+        findings = tuple(judge(image, _target(task, lock, symbols)))
     if not findings:
         unknown = "; its symbols are not compared with torch's" if links and symbols is None else ""
         log.info("%s fits%s", wheel.filename, unknown)
@@ -297,13 +299,13 @@ def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbo
     return symbols
 
 
-def _place(task: Task, lock: Lock, torch: TorchSymbols | None) -> Place:
+def _target(task: Task, lock: Lock, torch: TorchSymbols | None) -> WheelTarget:
     tables, recipe, target = load_tables(), task.recipe, task.target
     runtimes = (wheel for wheel in lock.wheels if _RUNTIME.fullmatch(wheel.name))
     majors = {wheel.version.partition(".")[0] for wheel in runtimes} | {recipe.cuda.partition(".")[0]} - {""}
     # What a base image or packages of `apt` bring is not known here.
     is_known = target.base is None and not any("cudart" in deb.name for deb in lock.debs)
-    return Place(
+    return WheelTarget(
         python=recipe.python, machine=target.processor.elf, torch=torch,
         gpus=tuple(tables.gpus.by_name[name].capability for name in recipe.gpus if name in tables.gpus.by_name),
         glibc="" if target.base else target.distribution.glibc, cudas=frozenset(majors) if is_known else None,

@@ -11,7 +11,7 @@ from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.sources.names import Sources
 from envbuilder.verify.audit.linked import TorchSymbols
-from envbuilder.verify.wheels import Place, judge, judge_wheels, open_wheel
+from envbuilder.verify.wheels import WheelTarget, judge, judge_wheels, open_wheel
 from tests.support.elves import gpu_library, library
 from tests.support.locks import make_artifact, make_lock, make_means, make_recipe, make_task
 from tests.support.package_sources import write_wheel
@@ -19,7 +19,9 @@ from tests.support.package_sources import write_wheel
 GIVEN, GONE = "_ZN3c1010TensorImplD1Ev", "_ZN2at4_ops4gone4callERKNS_6TensorE"
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
 TORCH = TorchSymbols(title="torch 2.13.0", libraries=frozenset({"libc10.so"}), given=frozenset({GIVEN}))
-PLACE = Place(python="3.11", machine=62, gpus=("9.0",), glibc="2.36", cudas=frozenset({"12"}), torch=TORCH)
+TARGET = WheelTarget(
+    python="3.11", machine=62, gpus=("9.0",), glibc="2.36", cudas=frozenset({"12"}), torch=TORCH
+)
 FITS = library(
     needed=("libc10.so", "libcudart.so.12", "libcuda.so.1"), undefined=(GIVEN, "cuInit"), weak=(GONE,)
 )
@@ -30,7 +32,7 @@ OTHER = library(needed=("libc10.so",), undefined=(GONE,))
 def verdicts(folder: Path, files: dict[str, bytes | str]) -> list[tuple[str, str, str, str]]:
     wheel = write_wheel(folder, "view", "1", tag=TAG, files=files)
     with open_wheel(wheel, Store(folder / "cache"), "3.11") as image:
-        found = tuple(judge(image, PLACE))
+        found = tuple(judge(image, TARGET))
     return [(one.severity, one.code, one.where.rpartition("/")[2], one.message) for one in found]
 
 
