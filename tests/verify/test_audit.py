@@ -491,7 +491,7 @@ UNLINKED = {
     "of another torch": (linked(CHECK, GONE), f"torch 2.8.0 does not define `{GONE}`"),
     "of another C++ ABI": (
         linked(OLD_CHECK),
-        f"torch 2.8.0 does not define `{OLD_CHECK}`; it is compiled with _GLIBCXX_USE_CXX11_ABI=0, and torch with 1",
+        f"torch 2.8.0 does not define `{OLD_CHECK}`; it is compiled with _GLIBCXX_USE_CXX11_ABI=0, and torch with 1 (the last such torch is 2.6.0)",
     ),
     "of Python's C functions of torch": (linked("THPVariableClass"), "torch 2.8.0 does not define `THPVariableClass`"),
     "of nobody": (linked("lost", needed=("libc10.so", "libc.so.6")), "torch 2.8.0 does not define `lost`"),

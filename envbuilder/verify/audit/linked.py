@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.verify.audit.audited_image import (
     AuditCode,
@@ -168,7 +169,13 @@ class Linker:
             return f"it needs {listed(libraries)}, and {torch.title} does not have it"
         is_new, why = any(_NEW_ABI.search(name) for name in names), ""
         if is_new != torch.has_new_abi and (is_new or any(_OLD_ABI.search(name) for name in names)):
-            why = f"; it is compiled with _GLIBCXX_USE_CXX11_ABI={is_new:d}, and torch with {torch.has_new_abi:d}"
+            versions = [row.version for row in load_torches().rows if row.cxx11_abi == is_new]
+            nearest = (
+                f"the first such torch is {versions[0]}"
+                if is_new
+                else f"the last such torch is {versions[-1]}"
+            )
+            why = f"; it is compiled with _GLIBCXX_USE_CXX11_ABI={is_new:d}, and torch with {torch.has_new_abi:d} ({nearest})"
         return f"{torch.title} does not define {listed(lacking)}{why}"
 
 
