@@ -49,10 +49,7 @@ class AuditCode(CodeEnum):
     FOREIGN = "EB723", "a program or library for another processor than the image's"
     PAGES = "EB724", "a kernel with large memory pages cannot load it"
     NEEDED = "EB725", "a program or library needs a library that nothing in the image brings"
-    UNDEFINED = (
-        "EB726",
-        "a library that links torch needs a symbol that neither torch nor its other libraries define",
-    )
+    UNDEFINED = "EB726", "a library that links torch needs a symbol that nothing defines"
 
 
 class AuditedTree(Protocol):
