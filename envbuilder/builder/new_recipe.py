@@ -15,6 +15,7 @@ from envbuilder.lock.file import lock_path
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.recipe.load import load
+from envbuilder.verify.wheels import judge_wheels
 
 
 def build_edited(
@@ -77,7 +78,7 @@ def try_recipe(path: Path, context: BuildContext, output: Path) -> tuple[str, tu
 def _lock(path: Path, context: BuildContext) -> tuple[str, ...]:
     return lock_recipe(
         str(path), context.recipes, resolve_context(context, offline=False), context.console,
-        options=LockOptions(today=datetime.now(UTC).date()), save=True,
+        options=LockOptions(today=datetime.now(UTC).date()), judge=judge_wheels, save=True,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ from envbuilder.lock.resolve.project_metadata import archived_files
 from envbuilder.sources.deb import open_members, read_about
 from envbuilder.steps.gpu_code import read_gpu_code
 from envbuilder.verify.alone import verify_alone
-from envbuilder.verify.audit.audited_image import read_elf
+from envbuilder.verify.audit.audited_image import read_elf, read_symbols
 from envbuilder.verify.compare import sif_manifest
 from tests.support.bounded import bounded
 from tests.support.debs import make_tar, write_package
@@ -221,6 +221,7 @@ def read_library(path: Path) -> None:
     with path.open("rb") as stream:
         read_gpu_code(stream)
         read_elf(Entry(path="a.so", kind=Kind.FILE, mode=0o755, uid=0, gid=0, mtime=0, size=1), stream)
+        read_symbols(stream)
 
 
 def archive(pack: Callable[[bytes], bytes]) -> Callable[[], bytes]:
@@ -251,7 +252,7 @@ FORMATS: Mapping[str, tuple[Callable[[], bytes], Reader, tuple[type[Exception], 
     "job.log": (lambda: LOG, lambda path: diagnose([str(path)], io.BytesIO()), ()),
     "job.log.gz": (lambda: gzip.compress(LOG), lambda path: diagnose([str(path)], io.BytesIO()), ()),
     "library": (
-        lambda: library(soname="a.so", needed=["c.so"], needs={"c.so": ["C_1"]}, gives=["A_1"]), read_library, (ValueError,),
+        lambda: library(soname="a.so", needed=["c.so"], needs={"c.so": ["C_1"]}, gives=["A_1"], undefined=["u"], defined=["d"]), read_library, (ValueError,),
     ),
     "fatbin": (
         lambda: library(soname="a.so", sections={".nv_fatbin": (ROOT / "tests/verify/fatbins/cuda-11.2.fatbin").read_bytes()}),

@@ -14,6 +14,7 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
+from tests.support.elves import library
 from tests.support.package_sources import MOVED, SECURITY, write_index, write_wheel
 
 moved, patched, world = package_sources.moved, package_sources.patched, package_sources.world
@@ -409,3 +410,20 @@ def test_add_removes_the_lock_of_a_recipe_that_had_none_and_cannot_be_built(plac
     assert (code, "filelock" in err) == (6, False), err
     assert (place.path.read_bytes(), place.path.stat().st_mode & 0o777) == (before, 0o640)
     assert not place.file.exists()
+
+
+def test_a_wheel_that_cannot_load_leaves_the_lock_as_it_was(
+    place: Place, moved: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    module, tag = library(needed=("libcudart.so.12",)), "cp311-cp311-manylinux_2_17_x86_64"
+    write_wheel(tmp_path / "more", "view", "1", tag=tag, files={"view.abi3.so": module}, requires=("torch",))
+    monkeypatch.setenv("ENVBUILDER_FOLDERS", f"{moved.folders[0]}:{tmp_path / 'more'}")
+    place.path.write_text(RECIPE.replace('"numpy>=2"', '"numpy>=2", view'))
+    before = place.file.read_bytes()
+    code, _, err = place.run("lock", place.path)
+    assert (code, place.file.read_bytes()) == (3, before)
+    assert "fetch view 1 (0 MB) to judge what is compiled" in err
+    assert (
+        f"view-1-{tag}.whl: view.abi3.so: `import view` fails: needs `libcudart.so.12`, and the environment has no CUDA"
+        in " ".join(err.split())
+    )

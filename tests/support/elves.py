@@ -4,7 +4,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-PROGBITS, STRTAB, DYNAMIC, VERDEF, VERNEED = 1, 3, 6, 0x6FFFFFFD, 0x6FFFFFFE
+PROGBITS, STRTAB, DYNAMIC, DYNSYM, VERDEF, VERNEED = 1, 3, 6, 11, 0x6FFFFFFD, 0x6FFFFFFE
+GLOBAL, WEAK = 1, 2
 LOAD = 1
 NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
 
@@ -53,6 +54,9 @@ def library(
     rpath: str | None = None,
     needs: Mapping[str, Sequence[str]] = {},  # library → symbol versions
     gives: Sequence[str] = (),
+    undefined: Sequence[str] = (),  # symbols
+    weak: Sequence[str] = (),  # undefined ones
+    defined: Sequence[str] = (),
     sections: Mapping[str, bytes] = {},
     machine: int = 62,
     alignment: int = 4096,
@@ -82,6 +86,15 @@ def library(
         made[".gnu.version_r"] = Section(VERNEED, wanted, link=1, info=len(needs))
     if gives:
         made[".gnu.version_d"] = Section(VERDEF, given, link=1, info=len(gives))
+    if undefined or weak or defined:
+        symbols = [(name, GLOBAL, 0) for name in undefined] + [(name, WEAK, 0) for name in weak]
+        symbols += [(name, GLOBAL, 1) for name in defined]
+        table = bytes(24) + b"".join(
+            struct.pack("<IBxH16x", names.place(name), binding << 4, index)
+            for name, binding, index in symbols
+        )
+        made[".dynsym"] = Section(DYNSYM, table, link=1, info=1)
+        made[".dynstr"] = Section(STRTAB, names.content)
     made |= {name: Section(PROGBITS, content) for name, content in sections.items()}
     return _write(made, machine, alignment)
 
@@ -94,7 +107,18 @@ def _write(sections: Mapping[str, Section], machine: int = 62, alignment: int = 
     for name, section in {**sections, ".shstrtab": Section(STRTAB, names.content)}.items():
         body += bytes(-len(body) % 16)
         size, at = len(section.content), 64 + len(body)
-        place = (places[name], section.kind, 0, 0, at, size, section.link, section.info, 16, 0)
+        place = (
+            places[name],
+            section.kind,
+            0,
+            0,
+            at,
+            size,
+            section.link,
+            section.info,
+            16,
+            24 if section.kind == DYNSYM else 0,
+        )
         heads.append(struct.pack("<2I4Q2I2Q", *place))
         body += section.content
     at = 64 + len(body)

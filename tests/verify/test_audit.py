@@ -462,3 +462,92 @@ def test_a_list_without_an_end_is_told():
     endless = content[:entries] + b"\xff" * 4 + content[entries + 4 :]
     assert found(make_tree({"opt/a.so": content})) == []
     assert found(make_tree({"opt/a.so": endless})) == [(AuditCode.UNREADABLE, "/opt/a.so")]
+
+
+# Symbols
+
+CHECK = "_ZN3c106detail14torchCheckFailEPKcS2_jRKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+OLD_CHECK = "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
+GONE = "_ZN2at4_ops4gone4callERKNS_6TensorE"
+C10 = {
+    f"{SITE}/torch/lib/libc10.so": library(soname="libc10.so", defined=(CHECK, "_ZN3c1010TensorImplD1Ev")),
+    f"{SITE}/torch-2.8.0.dist-info/METADATA": "Name: torch\n",
+    "opt/python/bin/python3.11": library(defined=("XML_Parse",)),
+}
+OPS = "opt/envbuilder/extensions/ops-0123/ops.so"
+
+
+def linked(*undefined: str, needed: tuple[str, ...] = ("libc10.so",), weak: tuple[str, ...] = ()) -> bytes:
+    return library(needed=needed, undefined=undefined, weak=weak)
+
+
+def undefined_findings(files: Mapping[str, bytes | str]) -> list[tuple[str, str, str]]:
+    tree = make_tree(CLEAN | C10 | dict(files), MODES | {"opt/python/bin/python3.11": 0o755})
+    found = [one for one in audit(tree, processor=X86_64) if one.code == AuditCode.UNDEFINED]
+    return [(one.severity, one.where.rpartition("/")[2], one.message) for one in found]
+
+
+UNLINKED = {
+    "of another torch": (linked(CHECK, GONE), f"torch 2.8.0 does not define `{GONE}`"),
+    "of another C++ ABI": (
+        linked(OLD_CHECK),
+        f"torch 2.8.0 does not define `{OLD_CHECK}`; it is compiled with _GLIBCXX_USE_CXX11_ABI=0, and torch with 1 (the last such torch is 2.6.0)",
+    ),
+    "of Python's C functions of torch": (linked("THPVariableClass"), "torch 2.8.0 does not define `THPVariableClass`"),
+    "of nobody": (linked("lost", needed=("libc10.so", "libc.so.6")), "torch 2.8.0 does not define `lost`"),
+    "of torch, beside the driver": (linked("cuInit", GONE, needed=("libc10.so", "libcuda.so.1")), f"torch 2.8.0 does not define `{GONE}`"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNLINKED)
+def test_a_module_that_needs_a_symbol_that_nothing_defines_is_found(case: str):
+    module, message = UNLINKED[case]
+    assert undefined_findings({OPS: module}) == [("error", "ops.so", f"`import ops` fails: {message}")]
+
+
+LINKED = {
+    "torch defines them": {OPS: linked(CHECK)},
+    "they are weak": {OPS: linked(weak=(GONE, "lost"))},
+    "Python defines them": {OPS: linked("PyList_New", "_PyThreadState_Current", "XML_Parse")},
+    "the C library defines them": {OPS: linked("printf", needed=("libc10.so", "libc.so.6")), f"{SYSTEM}/libc.so.6": library(soname="libc.so.6", gives=("GLIBC_2.2.5", "GLIBC_2.36"), defined=("printf",))},
+    "a library below one of the system defines them": {
+        OPS: linked("inflate", needed=("libc10.so", "libpng.so.1")),
+        f"{SYSTEM}/libpng.so.1": library(needed=("libz.so.1",)),
+        f"{SYSTEM}/libz.so.1": library(defined=("inflate",)),
+    },
+    "a library below defines them": {
+        f"{SITE}/view.{TAGGED}": linked("far", GONE, needed=("libc10.so", "libnear.so")),
+        f"{SITE}/near/libnear.so": library(needed=("libfar.so",)), f"{SITE}/far/libfar.so": library(defined=("far", GONE)),
+    },
+    "a library of the package that it loads first defines them": {
+        f"{SITE}/view/_ops.{TAGGED}": linked(GONE), f"{SITE}/view/__init__.py": "from . import _ops", f"{SITE}/view/libfirst.so": library(defined=(GONE,)),
+    },
+    "a library of another package defines them": {OPS: linked("nvte_gelu"), f"{SITE}/te/libte.so": library(defined=("nvte_gelu",))},
+    "a library of torch that it links defines them": {OPS: linked("cublasCreate_v2"), f"{SITE}/torch/lib/libtorch.so": library(needed=("libcublas.so.12",)), f"{SITE}/nvidia/cublas/lib/libcublas.so.12": library(defined=("cublasCreate_v2",))},
+    "the driver may define them": {OPS: linked("cuInit", needed=("libc10.so", "libcuda.so.1"))},
+    "it does not link torch": {OPS: library(undefined=("lost", GONE))},
+    "a variant for another torch fits": {
+        f"{SITE}/view/libview_torch28.so": linked(CHECK), f"{SITE}/view/libview_torch24.so": linked(GONE),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LINKED)
+def test_a_module_whose_symbols_are_defined_is_not_reported(case: str):
+    assert undefined_findings(LINKED[case]) == []
+
+
+def test_a_part_with_undefined_symbols_that_may_never_be_loaded_is_a_warning():
+    files = {f"{SITE}/view/__init__.py": "try:\n  from . import _C\nexcept ImportError:\n  pass", f"{SITE}/view/_C.abi3.so": linked(GONE)}  # fmt: skip
+    message = f"a part of `view` cannot be loaded: torch 2.8.0 does not define `{GONE}`"
+    assert undefined_findings(files) == [("warning", "_C.abi3.so", message)]
+
+
+def test_a_table_of_symbols_that_is_damaged_is_a_warning():
+    # The place of the first name, behind that of the library.
+    damaged = linked(GONE).replace(struct.pack("<IBxH", 11, 0x10, 0), struct.pack("<IBxH", 1 << 28, 0x10, 0))
+    assert damaged != linked(GONE)
+    tree = make_tree(CLEAN | C10 | {OPS: damaged}, MODES)
+    assert [one.severity for one in audit(tree, processor=X86_64) if one.code == AuditCode.UNREADABLE] == [
+        "warning"
+    ]

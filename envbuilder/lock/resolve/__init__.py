@@ -44,7 +44,7 @@ from envbuilder.lock.model import (
     recipe_inputs,
 )
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target, Task
+from envbuilder.lock.resolve.context import Judge, LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import (
     older_packages,
     open_base,
@@ -77,14 +77,15 @@ _LEFT_OUT: Final = re.compile(r"(libc6|libc6-dev|linux-libc-dev)-.*-cross")
 
 
 def lock_variants(
-    names: Sequence[str], recipes: Path, context: ResolveContext, console: Console, *, options: LockOptions, save: bool
+    names: Sequence[str], recipes: Path, context: ResolveContext, console: Console, *,
+    options: LockOptions, judge: Judge, save: bool,
 ) -> tuple[tuple[str, ...], tuple[Finding, ...]]:  # fmt: skip
     """Do what `lock_recipe` does for each. Returns the changes, and what requirements files say otherwise of what was chosen now."""
     changes: list[str] = []
     notes: tuple[Finding, ...] = ()
     for name in names:
         with console.group(f"lock {name}"):
-            lines = lock_recipe(name, recipes, context, console, options=options, save=save)
+            lines = lock_recipe(name, recipes, context, console, options=options, judge=judge, save=save)
         if lines:
             notes += load(find_recipe(name, recipes)).notes
         changes += (f"{name}: {line}" if len(names) > 1 else line for line in lines)
@@ -92,9 +93,12 @@ def lock_variants(
 
 
 def lock_recipe(
-    name: str, recipes: Path, context: ResolveContext, console: Console, *, options: LockOptions, save: bool
-) -> tuple[str, ...]:
-    """Resolve the recipe and, with `save`, write its lock beside it. Returns the changes, one line each."""
+    name: str, recipes: Path, context: ResolveContext, console: Console, *, options: LockOptions, judge: Judge, save: bool
+) -> tuple[str, ...]:  # fmt: skip
+    """Resolve the recipe and, with `save`, write its lock beside it. Returns the changes, one line each.
+
+    `judge` gets each lock with other wheels than the old one.
+    """
     recipe = load(find_recipe(name, recipes))
     path = lock_path(recipe)
     with context.store.in_use():
@@ -109,6 +113,8 @@ def lock_recipe(
         with console.step(f"lock {recipe.name}"):
             task = Task(recipe=recipe, target=make_target(recipe, base), options=options, context=context)
             new = resolve(task, old)
+            if old is None or old.wheels != new.wheels:
+                judge(task, new)
     assert LOST not in {artifact.sha256 for artifact in lock_artifacts(new)}, "each lost entry is found again"
     text = lock_text(new)
     if save and not (path.is_file() and load_text(path, Mistakes(), most=MOST) == text):

@@ -18,7 +18,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.core.processor import X86_64, Processor
-from envbuilder.lock.model import Artifacts, LockedBase
+from envbuilder.lock.model import Artifacts, Lock, LockedBase
 from envbuilder.recipe.model import Recipe
 from envbuilder.runners.toolbox import make_toolbox
 from envbuilder.sources.fetch import PATIENCE, Fetcher
@@ -95,6 +95,9 @@ class Task:
     target: Target
     options: LockOptions
     context: ResolveContext
+
+
+Judge = Callable[[Task, Lock], None]  # raises IncompatibleError for a lock whose wheels do not fit
 
 
 def open_context(

@@ -16,6 +16,7 @@ from envbuilder.verify.audit.audited_image import (
     read_audited,
 )
 from envbuilder.verify.audit.files import check_rights, check_secrets
+from envbuilder.verify.audit.linked import check_linked
 from envbuilder.verify.audit.needed import check_needed, is_of_environment
 
 __all__ = [
@@ -45,10 +46,12 @@ def audit(
     image's; without it, programs of any are accepted.
     """
     image = read_audited(tree, outside=outside or ImageTexts())
+    machine = processor.elf if processor else None
     findings = (
         *libraries.check_processor(image, processor),
         *libraries.check_gpus(image, gpus),
-        *check_needed(image, processor.elf if processor else None),
+        *check_needed(image, machine),
+        *check_linked(image, machine),
         *libraries.check_symbols(image),
         *libraries.check_oldest_host(image, oldest_glibc),
         *libraries.check_copies(image),

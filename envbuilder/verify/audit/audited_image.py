@@ -1,5 +1,6 @@
 """The image that the audits read: the paths of its tree, and what the loader reads of each program and library."""
 
+import contextlib
 import io
 import posixpath
 import struct
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
 _MOST_TEXT: Final = 4 << 20  # bytes
+_MOST_NAMES: Final = 256 << 20  # bytes of all names of symbols in one file; those of torch_xla have 86 MB
+_MOST_NAME: Final = 1 << 20  # bytes of one
+_WEAK: Final = 2  # the binding of a symbol, elf(5); 0 is local
 _MOST: Final = 10_000  # entries of an ELF file's lists; a damaged file may claim 2**32
 
 Item = TypeVar("Item")
@@ -45,6 +49,7 @@ class AuditCode(CodeEnum):
     FOREIGN = "EB723", "a program or library for another processor than the image's"
     PAGES = "EB724", "a kernel with large memory pages cannot load it"
     NEEDED = "EB725", "a program or library needs a library that nothing in the image brings"
+    UNDEFINED = "EB726", "a library that links torch needs a symbol that nothing defines"
 
 
 class AuditedTree(Protocol):
@@ -76,6 +81,14 @@ class Elf:
     def name(self) -> str:
         """Return the name by which the loader finds it."""
         return self.soname or posixpath.basename(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbols:
+    """The names in an ELF file's table for the loader, without their versions."""
+
+    needed: frozenset[str] = frozenset()  # without weak ones, which may stay undefined
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +145,7 @@ def read_audited(
 
 def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
     """Read the dynamic section; raises ValueError when the file is damaged."""
-    try:
+    with _damaged():
         elf = open_elf(stream)
         if elf.num_sections() > _MOST:
             raise ValueError(f"it is damaged: {elf.num_sections()} sections")
@@ -157,6 +170,43 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
             needs=tuple(dict.fromkeys(_bounded(_needs(elf)))),
             gives=tuple(dict.fromkeys(_bounded(_gives(elf)))),
         )
+
+
+def read_symbols(stream: IO[bytes]) -> Symbols:
+    """Read the symbols of an ELF file of 64 bits. Raises ValueError when it is damaged."""
+    with _damaged():
+        elf = open_elf(stream)
+        section = _section(elf, ".dynsym", "SHT_DYNSYM")
+        if section is None or elf.elfclass != 64:
+            return Symbols()
+        # pyelftools takes a minute for torch's 100,000 symbols.
+        entry = struct.Struct(f"{'<' if elf.little_endian else '>'}IBxH16x")
+        table, names = _content(stream, section), _content(stream, elf.get_section(section["sh_link"]))
+        needed, given = set[str](), set[str]()
+        left = _MOST_NAMES
+        for place, info, index in entry.iter_unpack(table[: len(table) // entry.size * entry.size]):
+            binding = info >> 4
+            if place and binding and (index or binding != _WEAK):
+                end = names.index(b"\0", place, place + _MOST_NAME)
+                left -= end - place
+                if left < 0:
+                    raise ValueError("it is damaged: names of symbols without an end")
+                (given if index else needed).add(names[place:end].decode("utf-8", "replace"))
+        return Symbols(needed=frozenset(needed), given=frozenset(given))
+
+
+def _content(stream: IO[bytes], section: "Section") -> bytes:
+    """Return a table of symbols or their names, beside the limits of other tables."""
+    need_within("bytes of its symbols", size := int(section["sh_size"]), _MOST_NAMES)
+    stream.seek(int(section["sh_offset"]))
+    return stream.read(size)
+
+
+@contextlib.contextmanager
+def _damaged() -> Iterator[None]:
+    """Raise ValueError for what pyelftools and this module raise at a damaged file."""
+    try:
+        yield
     except (
         ELFError, OSError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, RecursionError, struct.error,
     ) as error:  # fmt: skip

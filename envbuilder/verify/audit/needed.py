@@ -10,7 +10,7 @@ import functools
 import posixpath
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,8 @@ from envbuilder.sources.installed import DPKG
 from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, same_in
 from envbuilder.verify.audit.libraries import resolved, system_folders
 
-Missing = dict[str, tuple[str, ...]]  # path → libraries
+Missing = dict[str, tuple[str, ...]]  # path → libraries or symbols
+Lacks = Callable[[Elf], tuple[str, ...]]  # what the loader misses for one file
 _LISTED: Final = 6  # libraries that one finding names; its hint names all their packages
 # The driver's own, which `--nv` and Docker's runtime bring from the node.
 _DRIVER: Final = re.compile(
@@ -42,24 +43,12 @@ def is_of_environment(path: str) -> bool:
 
 def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
     """Find what the loader will not. `machine` is the ELF number of the image's processor: files for another are no part of it."""
-    loader = _Loader(image, [elf for elf in image.elves if machine in (None, elf.machine)])
-    missing = {
-        path: names
-        for path, elf in loader.elves.items()
-        if _JUDGED.match(path) and (names := loader.missing(elf))
-    }
-    failing = _failing_imports(loader) if missing else {}
-    reported = {path for files in failing.values() for path in files}
-    whole = {_family(path) for path in loader.elves if path not in missing}
-    rest: dict[str, Missing] = {}
-    for path, names in missing.items():
-        if path not in reported and _family(path) not in whole:
-            rest.setdefault(_owner(path), {})[path] = names
-    for owner, files in (*sorted(failing.items()), *sorted(rest.items())):
+    loader = Loader(image, machine)
+    for owner, files, is_error in by_owner(loader, loader.missing):
         every = sorted({name for names in files.values() for name in names})
         listed = ", ".join(f"`{name}`" for name in every[:_LISTED])
         more = f" and {len(every) - _LISTED} more libraries" if len(every) > _LISTED else ""
-        is_error, repair = files is failing.get(owner), _repair(image, every)
+        repair = _repair(image, every)
         lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
         yield Finding(
             code=AuditCode.NEEDED, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
@@ -75,16 +64,33 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-class _Loader:
-    """The libraries that the loader finds in an image."""
+def by_owner(loader: "Loader", lacks: Lacks) -> Iterator[tuple[str, Missing, bool]]:
+    """Yield each package and extension with its files that lack something, and whether its import fails for certain."""
+    missing = {
+        path: names for path, elf in loader.elves.items() if _JUDGED.match(path) and (names := lacks(elf))
+    }
+    failing = _failing_imports(loader, lacks) if missing else {}
+    reported = {path for files in failing.values() for path in files}
+    whole = {_family(path) for path in loader.elves if path not in missing}
+    rest: dict[str, Missing] = {}
+    for path, names in missing.items():
+        if path not in reported and _family(path) not in whole:
+            rest.setdefault(owner_of(path), {})[path] = names
+    yield from ((owner, failing[owner], True) for owner in sorted(failing))
+    yield from ((owner, rest[owner], False) for owner in sorted(rest))
 
-    def __init__(self, image: AuditedImage, elves: Sequence[Elf]) -> None:
+
+class Loader:
+    """The libraries that the loader finds in an image. `machine` is as for `check_needed`."""
+
+    def __init__(self, image: AuditedImage, machine: int | None) -> None:
         self.image = image
+        elves = [elf for elf in image.elves if machine in (None, elf.machine)]
         self.elves = {elf.path: elf for elf in elves}
         named = dict(image.outside.environment).get("LD_LIBRARY_PATH", "").split(":")
         folders = {image.real(folder) for folder in (*system_folders(image), *filter(None, named))}
         paths = (path for path in image.paths if posixpath.dirname(path) in folders and image.real(path))
-        self.system = frozenset(map(posixpath.basename, paths))
+        self.system = {posixpath.basename(path): path for path in paths}
         # Name → library outside of those. Packages load their own and their dependencies' first, as torch does, so any will do.
         others = [elf for elf in reversed(elves) if is_of_environment(elf.path)]
         self.environment = {name: elf for elf in others for name in (elf.name, posixpath.basename(elf.path))}
@@ -99,15 +105,15 @@ class _Loader:
         others = (name for name in elf.needed if name not in self.system and not _DRIVER.fullmatch(name))
         return tuple(name for name in others if not (self.taken(elf, name) or self.image.real(name)))
 
-    def missing_below(self, elf: Elf) -> Missing:
-        """Return the same for a module and every library that is loaded with it."""
-        todo = {elf.path: elf}
-        for path in (queue := [elf.path]):
+    def below(self, *elves: Elf) -> dict[str, Elf]:
+        """Return files, and every library of the environment that is loaded with them."""
+        todo = {elf.path: elf for elf in elves}
+        for path in (queue := list(todo)):
             taken = (self.taken(todo[path], name) for name in todo[path].needed)
             new = {library.path: library for library in taken if library and library.path not in todo}
             todo |= new
             queue += new
-        return {path: names for path, user in todo.items() if (names := self.missing(user))}
+        return todo
 
 
 def _family(path: str) -> str:
@@ -116,7 +122,7 @@ def _family(path: str) -> str:
     return f"{folder}/{re.sub(r'[0-9]+', '#', name)}"
 
 
-def _owner(path: str) -> str:
+def owner_of(path: str) -> str:
     """Return the Python package or the extension of a file, otherwise its folder."""
     match = _SITE.fullmatch(path) or _RECIPE.fullmatch(path)
     return re.split(r"[/.]", match[match.lastindex or 0])[0] if match else f"/{posixpath.dirname(path)}"
@@ -157,8 +163,12 @@ def _load_packages() -> Mapping[str, Mapping[str, str]]:
 # ---- what an import reaches
 
 
-def _failing_imports(loader: _Loader) -> dict[str, Missing]:
+def _failing_imports(loader: Loader, lacks: Lacks) -> dict[str, Missing]:
     """Return by owner what modules lack whose import fails for certain."""
+
+    def lacking(elf: Elf) -> Missing:
+        return {path: names for path, user in loader.below(elf).items() if (names := lacks(user))}
+
     modules: dict[str, Elf] = {}  # those that the environment's Python can import, by path without ending
     failing: dict[str, Missing] = {}
     for path, elf in loader.elves.items():
@@ -166,11 +176,11 @@ def _failing_imports(loader: _Loader) -> dict[str, Missing]:
         if match := _SITE.fullmatch(path):
             if re.fullmatch(rf"(abi3|cpython-{match[2].replace('.', '')}\b.*)\.so", ending):
                 modules[f"{folder}/{name}"] = elf
-        elif _RECIPE.fullmatch(path) and (below := loader.missing_below(elf)):
+        elif _RECIPE.fullmatch(path) and (below := lacking(elf)):
             failing.setdefault(name, {}).update(below)
     reached = functools.cache(functools.partial(_reached, loader.image, modules))
     for base, elf in modules.items():
-        if (match := _SITE.fullmatch(base)) and (below := loader.missing_below(elf)):
+        if (match := _SITE.fullmatch(base)) and (below := lacking(elf)):
             top, _, rest = match[3].partition("/")
             # A package such as cv2 looks for the module of its own name by a path.
             if rest in ("", top) or elf.path in reached(match[1], top):

@@ -1,0 +1,312 @@
+"""Judge locked wheels that hold code compiled with torch, before their lock is written: does each load in this environment?
+
+`uv` chooses wheels by tags and metadata alone. What is compiled says more: symbols, libraries, GPU code. `lock` calls this with
+new wheels. Wheels are judged that are in the cache, and those that a recipe names or whose name has `torch`, if they require torch.
+They are fetched, as a build would do. A wheel of torch has a GB, so it is fetched only for a wheel that links torch and does not
+pin its release. `verify` checks all files of a build.
+"""
+
+import contextlib
+import json
+import logging
+import posixpath
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuilder.compat.context import can_run, load_tables
+from envbuilder.compat.tables.table import version_key
+from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
+from envbuilder.core.budget import ARCHIVE_SPARE, BudgetError, Entries, most_unpacked, need_within
+from envbuilder.core.cache import Store, read_proved, save_proved, sha256_text
+from envbuilder.core.errors import FetchError, IncompatibleError, SpaceError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.models import adapter
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.lock.model import Artifact, Lock
+from envbuilder.lock.resolve.context import Task
+from envbuilder.lock.resolve.held import TORCH, applies, parse_all, read_requirements
+from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
+from envbuilder.verify.audit.audited_image import (
+    AuditCode,
+    AuditedImage,
+    Elf,
+    ImageTexts,
+    read_audited,
+    same_in,
+)
+from envbuilder.verify.audit.linked import Linker, TorchSymbols, links_torch, listed, torch_in
+from envbuilder.verify.audit.needed import Lacks, Loader, by_owner
+
+log = logging.getLogger(__name__)
+_SYMBOLS: Final = 1  # the form of what is kept of a torch
+# The libraries of a toolkit whose number is that of its CUDA.
+_OF_CUDA: Final = re.compile(r"lib(cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)[\d.]*")
+_RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
+_GLIBC: Final = re.compile(r"GLIBC_(\d+\.\d+)")
+_DATA: Final = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.*)")  # installed beside the packages
+_HINT: Final = "take a version or a build of the package for this environment, or build it from its sources as an extension"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelTarget:
+    """What an environment has for the wheels that it gets."""
+
+    python: str  # 3.11
+    machine: int | None  # the ELF number of its processor
+    gpus: tuple[str, ...]  # compute capabilities
+    glibc: str  # "" if it is not known
+    cudas: frozenset[str] | None  # the major versions of its CUDA libraries; None if they are not known
+    torch: TorchSymbols | None  # None if they are not known
+
+
+@dataclass(slots=True)
+class WheelTree:
+    """The files of a wheel at their places in an environment. Files that may be ELF are unpacked into a folder when they are opened."""
+
+    wheel: zipfile.ZipFile
+    site: str
+    folder: Path
+    entries: list[Entry] = field(default_factory=list)
+    _members: dict[str, zipfile.ZipInfo] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise BudgetError for a wheel that is too large, as for names that lead outside."""
+        counted, size = Entries(), 0
+        for info in self.wheel.infolist():
+            name = match[1] if (match := _DATA.fullmatch(info.filename)) else info.filename
+            path = posixpath.normpath(f"{self.site}/{name}")
+            counted.add(path)
+            size += info.file_size
+            if not info.is_dir() and path.startswith(f"{self.site}/"):
+                self._members[path] = info
+        packed = Path(self.wheel.filename or "").stat().st_size
+        need_within("bytes of its files", size, most_unpacked(packed, ARCHIVE_SPARE))
+        folders = {str(folder) for path in self._members for folder in PurePosixPath(path).parents} - {"."}
+        file = Entry(path="", kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0)
+        self.entries += [replace(file, path=path, kind=Kind.DIRECTORY) for path in sorted(folders)]
+        self.entries += [
+            replace(file, path=path, size=info.file_size) for path, info in self._members.items()
+        ]
+
+    def open(self, path: str) -> IO[bytes]:
+        info = self._members[path]
+        if ".so" not in posixpath.basename(path):
+            return self.wheel.open(info)
+        unpacked = self.folder / f"{info.header_offset}"
+        if not unpacked.exists():
+            with self.wheel.open(info) as source, unpacked.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        return unpacked.open("rb")
+
+
+@contextlib.contextmanager
+def open_wheel(path: Path, store: Store, python: str) -> Iterator[AuditedImage]:
+    """Yield a wheel as an image that holds it alone. Raises FetchError if it cannot be read, now or in the block."""
+    try:
+        with store.workspace() as work, BoundedZip(path) as wheel:
+            yield read_audited(
+                WheelTree(wheel, f"opt/env/lib/python{python}/site-packages", work), outside=ImageTexts()
+            )
+    except (*DAMAGED_ZIP, BudgetError) as error:
+        raise FetchError(f"`{path}` is no wheel that can be read: {error}") from error
+
+
+# ---- the verdict
+
+
+def judge(image: AuditedImage, target: WheelTarget) -> Iterator[Finding]:
+    """Yield what does not fit, by the first reason of each file. An error is a module whose import fails for certain."""
+    loader = Loader(image, target.machine)
+    linker = Linker(loader, target.torch, is_whole=False) if target.torch else None
+    bundled = {name for elf in image.elves for name in (elf.name, posixpath.basename(elf.path))}
+
+    def of_other_cuda(elf: Elf) -> tuple[str, ...]:
+        have, others = target.cudas, (name for name in elf.needed if name not in bundled)
+        matches = () if have is None else tuple(filter(None, map(_OF_CUDA.fullmatch, others)))
+        return tuple(match[0] for match in matches if match[2] not in (have or ()))
+
+    def of_newer_glibc(elf: Elf) -> tuple[str, ...]:
+        versions = (match[1] for _, version in elf.needs if (match := _GLIBC.fullmatch(version)))
+        return tuple(
+            version
+            for version in versions
+            if target.glibc and version_key(version) > version_key(target.glibc)
+        )
+
+    def of_other_torch(elf: Elf) -> tuple[str, ...]:
+        return linker.lacks(elf) if linker and not (of_newer_glibc(elf) or of_other_cuda(elf)) else ()
+
+    cuda = f"CUDA {' and '.join(sorted(target.cudas))}" if target.cudas else "no CUDA"
+    checks: tuple[tuple[AuditCode, Lacks, Callable[[list[str]], str]], ...] = (
+        (AuditCode.NEEDED, of_other_cuda, lambda names: f"needs {listed(names)}, and the environment has {cuda}"),
+        (AuditCode.SYMBOLS, of_newer_glibc, lambda names: f"needs glibc {max(names, key=version_key)}, and the base has {target.glibc}"),
+        (AuditCode.UNDEFINED, of_other_torch, linker.describe if linker else listed),
+    )  # fmt: skip
+    for code, lacks, describe in checks:
+        for owner, files, is_error in by_owner(loader, lacks):
+            lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` will not load"
+            names = sorted({name for names in files.values() for name in names})
+            yield Finding(
+                code=code, severity=Severity.ERROR if is_error else Severity.WARNING, where=next(iter(files)),
+                message=f"{lead}: {describe(names)}{same_in(list(files))}", hint=_HINT if is_error else "",
+            )  # fmt: skip
+    for path, why in image.unreadable.items():
+        yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=path, message=why)
+    if linker:
+        yield from linker.unreadable()
+    yield from _judge_gpus(image, target.gpus)
+
+
+def _judge_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
+    """Judge a wheel's GPU code as a whole: packages bring files for single GPUs, and load those that fit.
+
+    Lacking code is no error: a package may compile it with Triton, or do without.
+    """
+    codes: dict[GpuCode, str] = {}  # code → its file
+    for elf in image.elves if gpus else ():
+        try:
+            with image.tree.open(elf.path) as stream:
+                codes |= dict.fromkeys(read_gpu_code(stream), elf.path)
+        except ValueError as error:
+            why = f"its code for GPUs cannot be read: {error}"
+            yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=elf.path, message=why)
+            return
+    cubins = tuple(sorted(code.capability for code in codes if code.kind == CUBIN))
+    ptx = tuple(sorted(code.capability for code in codes if code.kind == PTX))
+    for gpu in gpus if cubins or ptx else ():
+        if can_run(gpu, cubins):
+            continue
+        is_slow, held = can_run(gpu, (), ptx), " ".join(sorted(code.target for code in codes))
+        effect = (
+            "the first start compiles its PTX, which takes minutes"
+            if is_slow
+            else "what it compiled for GPUs does not run there"
+        )
+        yield Finding(
+            code=AuditCode.ONLY_PTX if is_slow else AuditCode.NO_CODE, severity=Severity.WARNING, where=next(iter(codes.values())),
+            message=f"the wheel has no machine code for a GPU of capability {gpu}, but {held}: {effect}",
+        )  # fmt: skip
+
+
+# ---- the wheels of a lock
+
+
+def judge_wheels(task: Task, lock: Lock) -> None:
+    """Judge the wheels of a lock, and log what is no error. Raises IncompatibleError for those that cannot load."""
+    torch = next((wheel for wheel in lock.wheels if wheel.name == TORCH and wheel.kind == "wheel"), None)
+    if torch is None:
+        return  # without torch, or with that of the base image
+    pins = {wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task)) is not None}
+    wrong: list[Finding] = []
+    try:
+        _fetch(tuple(pins), task)
+        for wheel in pins:
+            for finding in _judged(wheel, pins[wheel], torch, task, lock):
+                if finding.severity is Severity.ERROR:
+                    wrong.append(finding)
+                else:
+                    log.warning("%s", finding)
+    except (FetchError, SpaceError) as error:  # a build would end with it; the lock does not depend on it
+        log.warning("not all wheels are judged: %s", error.message)
+    if wrong:
+        count = "1 module" if len(wrong) == 1 else f"{len(wrong)} modules"
+        raise IncompatibleError(
+            f"{count} of the chosen wheels cannot be loaded in this environment", findings=tuple(wrong)
+        )
+
+
+def _judged(
+    wheel: Artifact, pins: Sequence[Requirement], torch: Artifact, task: Task, lock: Lock
+) -> tuple[Finding, ...]:
+    with open_wheel(
+        task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
+    ) as image:
+        links = any(map(links_torch, image.elves))
+        symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
+        findings = tuple(judge(image, _target(task, lock, symbols)))
+    if not findings:
+        unknown = "; its symbols are not compared with torch's" if links and symbols is None else ""
+        log.info("%s fits%s", wheel.filename, unknown)
+    return tuple(
+        replace(finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}")
+        for finding in findings
+    )
+
+
+def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
+    """Fetch what the store lacks, and show names and size."""
+    missing = task.context.fetcher.missing(wheels)
+    if missing:
+        names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in missing)
+        size = sum(wheel.size for wheel in missing)
+        with task.context.transfer(
+            f"fetch {names} ({size / 1e6:.0f} MB) to judge what is compiled", size
+        ) as progress:
+            task.context.fetcher.fetch(missing, progress)
+
+
+def _requires_torch(wheel: Artifact, task: Task) -> tuple[Requirement, ...] | None:
+    """Return a wheel's requirements on torch, None for a wheel that is not judged."""
+    named = {canonicalize_name(requirement.name) for requirement in parse_all(task.recipe.packages)}
+    is_torchs = TORCH in wheel.name
+    if wheel.kind != "wheel" or wheel.name == TORCH or wheel.filename.endswith("-any.whl"):
+        return None
+    if not (is_torchs or wheel.name in named or task.context.store.has_artifact(wheel.sha256)):
+        return None
+    try:
+        requirements = read_requirements(wheel, task.context)
+    except FetchError as error:
+        log.warning("%s is not judged: %s", wheel.filename, error.message)
+        return None
+    python, processor = task.recipe.python, task.target.processor
+    on_torch = (each for each in requirements if canonicalize_name(each.name) == TORCH)
+    pins = tuple(each for each in on_torch if applies(each, python, processor))
+    return pins if pins or is_torchs else None
+
+
+def _is_pinned(pins: Sequence[Requirement]) -> bool:
+    """Return whether a wheel was made for exactly one release of torch, which uv has chosen then."""
+    return any(bound.operator == "==" and "*" not in bound.version for pin in pins for bound in pin.specifier)
+
+
+def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbols | None:
+    """Return what a wheel of torch defines, read once for each sha256. None if it is neither known nor fetched."""
+    context = task.context
+    key = context.store.proof(sha256_text(json.dumps(["torch symbols", _SYMBOLS, torch.sha256])))
+    with contextlib.suppress(OSError, ValueError):
+        kept: TorchSymbols = adapter(TorchSymbols).validate_json(read_proved(key))
+        return kept
+    if not context.store.has_artifact(torch.sha256):
+        if not may_fetch:
+            return None
+        _fetch((torch,), task)
+    with open_wheel(context.store.artifact(torch.sha256), context.store, task.recipe.python) as image:
+        symbols = torch_in(image)
+    if symbols:
+        values = {
+            name: sorted(value) if isinstance(value, frozenset) else value
+            for name, value in asdict(symbols).items()
+        }
+        save_proved(key, json.dumps(values))
+    return symbols
+
+
+def _target(task: Task, lock: Lock, torch: TorchSymbols | None) -> WheelTarget:
+    tables, recipe, target = load_tables(), task.recipe, task.target
+    runtimes = (wheel for wheel in lock.wheels if _RUNTIME.fullmatch(wheel.name))
+    majors = {wheel.version.partition(".")[0] for wheel in runtimes} | {recipe.cuda.partition(".")[0]} - {""}
+    # What a base image or packages of `apt` bring is not known here.
+    is_known = target.base is None and not any("cudart" in deb.name for deb in lock.debs)
+    return WheelTarget(
+        python=recipe.python, machine=target.processor.elf, torch=torch,
+        gpus=tuple(tables.gpus.by_name[name].capability for name in recipe.gpus if name in tables.gpus.by_name),
+        glibc="" if target.base else target.distribution.glibc, cudas=frozenset(majors) if is_known else None,
+    )  # fmt: skip

@@ -1,0 +1,191 @@
+"""Wheels are judged by what is compiled in them, before a lock is written; planted ones do not fit for one reason each."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.cache import Store, sha256_bytes
+from envbuilder.core.errors import IncompatibleError
+from envbuilder.lock.model import Artifact, Lock
+from envbuilder.sources.names import Sources
+from envbuilder.verify.audit.linked import TorchSymbols
+from envbuilder.verify.wheels import WheelTarget, judge, judge_wheels, open_wheel
+from tests.support.elves import gpu_library, library
+from tests.support.locks import make_artifact, make_lock, make_means, make_recipe, make_task
+from tests.support.package_sources import write_wheel
+
+GIVEN, GONE = "_ZN3c1010TensorImplD1Ev", "_ZN2at4_ops4gone4callERKNS_6TensorE"
+TAG = "cp311-cp311-manylinux_2_28_x86_64"
+TORCH = TorchSymbols(title="torch 2.13.0", libraries=frozenset({"libc10.so"}), given=frozenset({GIVEN}))
+TARGET = WheelTarget(
+    python="3.11", machine=62, gpus=("9.0",), glibc="2.36", cudas=frozenset({"12"}), torch=TORCH
+)
+FITS = library(
+    needed=("libc10.so", "libcudart.so.12", "libcuda.so.1"), undefined=(GIVEN, "cuInit"), weak=(GONE,)
+)
+WITHOUT_CUDA = library(needed=("libc10.so",), undefined=(GIVEN,))
+OTHER = library(needed=("libc10.so",), undefined=(GONE,))
+
+
+def verdicts(folder: Path, files: dict[str, bytes | str]) -> list[tuple[str, str, str, str]]:
+    wheel = write_wheel(folder, "view", "1", tag=TAG, files=files)
+    with open_wheel(wheel, Store(folder / "cache"), "3.11") as image:
+        found = tuple(judge(image, TARGET))
+    return [(one.severity, one.code, one.where.rpartition("/")[2], one.message) for one in found]
+
+
+WRONG = {
+    "a symbol": (OTHER, "error", "EB726", f"`import view` fails: torch 2.13.0 does not define `{GONE}`"),
+    "a library of torch": (
+        library(needed=("libc10.so", "libc10_cuda.so")), "error", "EB726",
+        "`import view` fails: it needs `libc10_cuda.so`, and torch 2.13.0 does not have it",
+    ),
+    "another CUDA": (
+        library(needed=("libc10.so", "libcudart.so.11.0"), undefined=(GONE,)), "error", "EB725",
+        "`import view` fails: needs `libcudart.so.11.0`, and the environment has CUDA 12",
+    ),
+    "a newer glibc": (
+        library(needs={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")}), "error", "EB713",
+        "`import view` fails: needs glibc 2.38, and the base has 2.36",
+    ),
+    "PTX alone": (
+        gpu_library("sm_80", "compute_80"), "warning", "EB712",
+        "the wheel has no machine code for a GPU of capability 9.0, but compute_80 sm_80: the first start compiles its PTX, which takes minutes",
+    ),
+    "no code": (
+        gpu_library("sm_80"), "warning", "EB711",
+        "the wheel has no machine code for a GPU of capability 9.0, but sm_80: what it compiled for GPUs does not run there",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_module_that_does_not_fit_is_reported_with_the_first_reason(case: str, tmp_path: Path):
+    module, severity, code, message = WRONG[case]
+    assert verdicts(tmp_path, {"view.abi3.so": module}) == [(severity, code, "view.abi3.so", message)]
+
+
+FITTING = {
+    "all": {"view.abi3.so": FITS},
+    "a library of its own": {
+        "view.abi3.so": library(needed=("libcudart.so.11.0",)), "view.libs/libcudart-0a.so": library(soname="libcudart.so.11.0"),
+    },
+    "one of the variants": {"view/libview_cuda118.so": library(needed=("libcudart.so.11.0",)), "view/libview_cuda124.so": FITS},
+    "code for each GPU in a file": {"view/sm80.so": gpu_library("sm_80"), "view/sm90.so": gpu_library("sm_90a")},
+    "a file for another processor": {"view/arm.so": library(needed=("libc10.so",), undefined=(GONE,), machine=183)},
+    "a symbol that its own library defines": {
+        "view.abi3.so": OTHER, "view/lib/libops.so": library(defined=(GONE,)), "view-1.data/platlib/view/__init__.py": "",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FITTING)
+def test_a_wheel_that_loads_has_no_findings(case: str, tmp_path: Path):
+    files = FITTING[case]
+    if case.startswith("a symbol"):  # its module is in the package that has the library
+        files = {
+            "view/_ops.abi3.so" if name == "view.abi3.so" else name: file for name, file in files.items()
+        }
+    assert verdicts(tmp_path, files) == []
+
+
+def test_a_part_that_its_package_can_do_without_is_a_warning(tmp_path: Path):
+    files = {
+        "view/__init__.py": "try:\n  from . import _C\nexcept ImportError:\n  pass",
+        "view/_C.abi3.so": OTHER,
+    }
+    message = f"a part of `view` will not load: torch 2.13.0 does not define `{GONE}`"
+    assert verdicts(tmp_path, files) == [("warning", "EB726", "_C.abi3.so", message)]
+
+
+# The wheels of a lock
+
+C10 = {"torch/lib/libc10.so": library(soname="libc10.so", defined=(GIVEN,)), "torch/__init__.py": ""}
+
+
+class Bench:
+    """A recipe with torch whose wheels lie in one folder, as ENVBUILDER_FOLDERS names it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "wheels"
+        self.context = make_means(folder, Sources(debian=(), folders=(self.folder,)))
+        self.recipe = make_recipe(folder, packages=("view",))
+
+    def wheel(self, name: str, files: dict[str, bytes | str], *requires: str) -> Artifact:
+        path = write_wheel(
+            self.folder,
+            name,
+            "2.13.0+cpu" if name == "torch" else "1",
+            tag=TAG,
+            files=files,
+            requires=requires,
+        )
+        made, content = make_artifact(name, path.name.split("-")[1]), path.read_bytes()
+        return Artifact(
+            kind="wheel", name=name, version=made.version, sha256=sha256_bytes(content), size=len(content), source="pypi", path=f"{name}/{path.name}",
+        )  # fmt: skip
+
+    def judge(self, *wheels: Artifact) -> None:
+        judge_wheels(make_task(self.recipe, self.context), self.lock(wheels))
+
+    def lock(self, wheels: Iterable[Artifact]) -> Lock:
+        plain = make_lock(self.recipe)
+        return Lock(
+            recipe=plain.recipe, epoch=plain.epoch, platform=plain.platform, inputs=plain.inputs, debs=(), toolkit=(),
+            wheels=tuple(wheels), extensions=(),
+        )  # fmt: skip
+
+
+def test_a_wheel_that_cannot_load_refuses_the_lock(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, "torch>=2")
+    with pytest.raises(IncompatibleError) as caught:
+        bench.judge(torch, view)
+    (finding,) = caught.value.findings
+    assert finding.where == f"view-1-{TAG}.whl: view.abi3.so"
+    assert finding.message == f"`import view` fails: torch 2.13.0+cpu does not define `{GONE}`"
+
+
+def test_torch_is_read_once_and_kept_in_the_cache(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": WITHOUT_CUDA}, "torch>=2")
+    bench.judge(torch, view)
+    bench.context.store.artifact(torch.sha256).unlink()
+    (bench.folder / torch.filename).unlink()
+    bad = bench.wheel("view", {"view.abi3.so": OTHER}, "torch>=2")
+    with pytest.raises(IncompatibleError):
+        bench.judge(torch, bad)
+
+
+def test_a_wheel_for_exactly_this_torch_does_not_fetch_it(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, "torch==2.13.0")
+    bench.judge(torch, view)
+    assert bench.context.store.has_artifact(view.sha256)
+    assert not bench.context.store.has_artifact(torch.sha256)
+
+
+def test_a_package_that_does_not_require_torch_is_not_fetched(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, "numpy")
+    bench.judge(torch, view)
+    assert not bench.context.store.has_artifact(view.sha256)
+
+
+def test_a_wheel_that_nobody_gives_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, "torch>=2")
+    (bench.folder / view.filename).unlink()
+    with caplog.at_level(logging.WARNING):
+        bench.judge(torch, view)
+    assert f"view-1-{TAG}.whl is not judged" in caplog.text
+
+
+def test_a_damaged_module_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": FITS[:100]}, "torch>=2")
+    with caplog.at_level(logging.WARNING):
+        bench.judge(torch, view)
+    assert f"view-1-{TAG}.whl: view.abi3.so: it is damaged" in caplog.text
