@@ -16,7 +16,7 @@ from envbuilder.core.findings import Severity
 from envbuilder.core.processor import AARCH64, X86_64, Processor
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.audit import AuditCode, ImageTexts, audit
-from tests.support.elves import library
+from tests.support.elves import gpu_library, library
 
 SITE = "opt/env/lib/python3.11/site-packages"
 SYSTEM = "usr/lib/x86_64-linux-gnu"
@@ -409,6 +409,13 @@ def test_a_secret_is_never_shown():
     (finding,) = [one for one in audit(tree) if one.code == AuditCode.SECRET]
     assert "s3cret" not in str(finding) + finding.hint
     assert finding.severity is Severity.ERROR
+
+
+def test_a_file_for_other_gpus_beside_that_for_the_recipes_is_no_finding():
+    for_hopper = {f"{SITE}/ops/_C_90a.so": gpu_library("sm_90a")}
+    assert found(with_files(for_hopper)) == [(AuditCode.NO_CODE, f"/{SITE}/ops/_C_90a.so")]
+    assert found(with_files(for_hopper | {f"{SITE}/ops/_C.so": gpu_library("sm_80")})) == []
+    assert found(with_files(for_hopper | {f"{SITE}/other/_C.so": gpu_library("sm_80")})) != []
 
 
 def test_without_gpus_their_code_is_not_judged():

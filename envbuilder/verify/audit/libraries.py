@@ -10,7 +10,7 @@ from typing import Final
 from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.processor import PROCESSORS, Processor
-from envbuilder.steps.gpu_code import CUBIN, PTX, read_gpu_code
+from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
 from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, same_in, some
 
 # Torch's libraries, what is compiled against torch and lies beside it, and our extensions. NVIDIA's own libraries
@@ -21,27 +21,33 @@ JUDGED: Final = re.compile(
 
 
 def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
-    unreadable = dict(image.unreadable)
+    """Check each library's code for GPUs. A package may bring a file for each kind of GPU: the one that fits is loaded."""
+    unreadable, read = dict(image.unreadable), dict[str, tuple[GpuCode, ...]]()
     for elf in image.elves:
         if not (gpus and JUDGED.fullmatch(elf.path)):
             continue
         try:
             with image.tree.open(elf.path) as stream:
-                codes = read_gpu_code(stream)
+                read[elf.path] = read_gpu_code(stream)
         except ValueError as error:
             unreadable[elf.path] = f"its code for GPUs cannot be read: {error}"
-            continue
-        cubins = tuple(code.capability for code in codes if code.kind == CUBIN)
-        ptx = tuple(code.capability for code in codes if code.kind == PTX)
-        for gpu in gpus if cubins or ptx else ():
-            if can_run(gpu, cubins):
+    ready = {
+        (_package(path), gpu)
+        for path, codes in read.items()
+        for gpu in gpus
+        if can_run(gpu, _of(codes, CUBIN))
+    }
+    for path, codes in read.items():
+        ptx = _of(codes, PTX)
+        for gpu in gpus if _of(codes, CUBIN) or ptx else ():
+            if (_package(path), gpu) in ready:
                 continue
             compiles = can_run(gpu, (), ptx)
             held = " ".join(sorted({code.target for code in codes}))
             yield Finding(
                 code=AuditCode.ONLY_PTX if compiles else AuditCode.NO_CODE,
                 severity=Severity.WARNING if compiles else Severity.ERROR,
-                where=f"/{elf.path}",
+                where=f"/{path}",
                 message=f"it holds no machine code that a GPU of capability {gpu} runs, but {held}",
                 hint="the first start compiles its PTX, which takes minutes"
                 if compiles
@@ -52,6 +58,16 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
 
 
 _IN_PACKAGE: Final = re.compile(r".*/(?:site|dist)-packages/(.*)")
+
+
+def _of(codes: Sequence[GpuCode], kind: str) -> tuple[str, ...]:
+    return tuple(code.capability for code in codes if code.kind == kind)
+
+
+def _package(path: str) -> str:
+    """Return the folder of the Python package that a file lies in, the file itself outside of packages."""
+    inside = _IN_PACKAGE.fullmatch(path)
+    return inside[1].partition("/")[0] if inside else path
 
 
 def check_processor(image: AuditedImage, processor: Processor | None) -> Iterator[Finding]:
