@@ -36,8 +36,10 @@ def init(
     projects: Annotated[
         list[str] | None, typer.Option("--from", metavar="PROJECT",
             help="a folder, the address of a git repository, requirements.txt, environment.yml, pyproject.toml, setup.py, "
-                 "a Dockerfile, a definition file or a shell script; may be repeated")
+                 "a lock such as uv.lock, a Dockerfile, a definition file or a shell script; may be repeated")
     ] = None,
+    wanted: Annotated[list[str] | None, typer.Option("--with", metavar="NAME",
+        help="a group or an extra beside what a lock installs by itself, or another environment of pixi; may be repeated")] = None,
     from_machine: Annotated[
         bool, typer.Option("--from-machine", help="the GPUs, nvcc, gcc, Python and torch of this machine")
     ] = False,
@@ -51,7 +53,7 @@ def init(
     """Write a first recipe: from three questions, from what a project or this machine has, or from an example."""
     if not example:
         sources = RecipeSources(
-            projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()),
+            projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()), wanted=tuple(wanted or ()),
             versions={"pytorch": pytorch, "python": python},
         )  # fmt: skip
         is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json

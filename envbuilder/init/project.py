@@ -13,19 +13,23 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from envbuilder.compat.python_code import CodeCall, PythonCode, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
+from envbuilder.init.locks import lock_of, rank_of, read_lock
 from envbuilder.init.pip import (
     module_name,
     read_requirement,
     request_build,
     request_imported,
 )
-from envbuilder.init.requests import Requests, read_text
+from envbuilder.init.requests import Request, Requests, read_text
 from envbuilder.recipe.extension import GIT_URL, Extension
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
@@ -234,22 +238,6 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
         requests.note(str(folder), message, hint="check its name and its flags")
 
 
-# Locks of others, and the command that writes from each what `init` reads.
-_LOCKS: Final = {
-    "uv.lock": "uv export --frozen --format pylock.toml --output-file pylock.toml",
-    "poetry.lock": "poetry export --output requirements.txt",
-    "Pipfile.lock": "pipenv requirements > requirements.txt",
-    "pixi.lock": "pixi workspace export conda-environment environment.yml",
-    "conda-lock.yml": "conda-lock render --kind env",
-}  # fmt: skip
-
-
-def other_lock(path: Path) -> str:
-    """Return how to turn a lock of another program into what `init` reads, "" for any other file."""
-    command = _LOCKS.get(path.name, "")
-    return command and f"`{command}` writes one that `--from` reads"
-
-
 def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], None]) -> None:
     """Read the files at the top of a project that name what it needs, the least exact first, and its extensions."""
 
@@ -268,30 +256,139 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     lists = named(r"requirements?\.(txt|in)")[-1:] or [path for path in below if is_there(path)][:1]
     builds = [
         top / name
-        for name in ("pixi.toml", "Pipfile", "pyproject.toml", "setup.cfg", "setup.py")
+        for name in (".python-version", "pixi.toml", "Pipfile", "pyproject.toml", "setup.cfg", "setup.py")
         if top / name in files
     ]
-    lists = lists or ([] if builds else named(r"pylock(\..+)?\.toml")[:1])
     scripts = [] if images or nested else named(r"(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)")
     chosen = [*(images or nested)[:1], *scripts[:1], *environments[:1], *builds, *lists]
+    locks = sorted((path for path in files if lock_of(path.name)), key=rank_of)[:1]
+    made_of = [path for path in chosen if locks and re.fullmatch(lock_of(locks[0].name) or "", path.name)]
     for path in chosen:
-        read(path, requests)
-    for path in (
-        *images,
-        *scripts,
-        *environments,
-        *named(r"requirements?[-_.].*\.(txt|in)|pylock(\..+)?\.toml"),
-    ):
-        if path not in chosen:
-            requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
-    for path in filter(other_lock, files):
-        requests.note(
-            str(path), "this lock is not read: `lock` chooses versions of its own", hint=other_lock(path)
-        )
+        if path not in made_of:
+            read(path, requests)
+    for path in locks:
+        _read_lock(path, made_of, requests, read)
     read_extensions(top, requests)
-    if not (chosen or requests.extensions or requests.left):
+    _name_unread(top, {*chosen, *locks}, requests)
+    if not (chosen or locks or requests.extensions or requests.left):
         message = "no file here says what the project needs, and it has no extension"
         requests.note(str(top), message, hint="`--from FILE` reads one of another name")
+
+
+def _read_lock(
+    lock: Path, made_of: list[Path], requests: Requests, read: Callable[[Path, Requests], None]
+) -> None:
+    """Read a lock, and of the files that it was made of what it lacks: variables, and what was added to them since."""
+    asked = Requests(
+        top=requests.top, submodules=requests.submodules, gpus=requests.gpus, wanted=requests.wanted
+    )
+    for path in made_of:
+        read(path, asked)
+    names = read_lock(lock, requests)
+    requests.env = asked.env | requests.env
+    if made_of:
+        files = ", ".join(f"`{path.name}`" for path in made_of)
+        requests.note(str(lock), f"this lock's versions win over the ranges of {files}")
+    for name, wanted in asked.packages.items():
+        taken = requests.packages.get(name)
+        if taken and not _meets(taken, wanted):
+            message = f"`{taken.text}` of `{lock.name}` is taken: the lock is older than `{wanted.text}`"
+            requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
+        elif name not in names and not taken:
+            requests.packages[name] = wanted
+            requests.note(
+                wanted.where,
+                f"`{wanted.text}` is not in `{lock.name}`, which is older: `lock` chooses its version",
+            )
+    for name, extension in asked.extensions.items():
+        if name not in requests.extensions and canonicalize_name(name) not in names:
+            requests.extension(extension, str(lock))
+    for key in ("pytorch", "python"):
+        if key in asked.pins and key not in requests.pins:
+            requests.pins[key] = asked.pins[key]
+
+
+def _meets(taken: Request, wanted: Request) -> bool:
+    """Return whether an exact version meets a requirement's bounds."""
+    version = re.search(r"==([^*,;]+?)(\.\*)?$", taken.text)
+    return not version or Requirement(wanted.text).specifier.contains(version[1], prereleases=True)
+
+
+def read_python_version(path: Path, requests: Requests) -> None:
+    """Read the `.python-version` of pyenv and uv: one version in a line, or the name of an interpreter with it."""
+    lines = [line.strip() for line in read_text(path).splitlines() if line.strip()[:1] not in ("", "#")]
+    if lines and (version := re.fullmatch(r"(?:c?python-?)?(3\.\d+)(?:\.\d+)?", lines[0])):
+        requests.pin("python", f"=={version[1]}.*", str(path))
+    elif lines:
+        requests.leave(str(path), lines[0], "no version of CPython")
+
+
+# What else says what a project needs, by the names of files, and why it is not read. The first row that fits counts.
+_READABLE: Final = r"(?i:.*dockerfile.*)|.*\.def|(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)|(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml|requirements?([-_.].*)?\.(txt|in|lock)|pixi\.toml|Pipfile"
+_UNREAD: Final = (
+    (r"constraints?([-_.].*)?\.txt", "it has bounds alone, and the lock fixes every version"),
+    (r"conda-.*\.lock|.*explicit.*\.txt", "a list of conda's files says no dependency; `conda-lock.yml` is read"),
+    (r"pdm\.lock", "`pdm export --output requirements.txt` writes what is read"),
+    (r"(Cargo|Gemfile|composer|flake|yarn|mix)\.lock|package-lock\.json", ""),
+    (r".*\.lock", "the lock of a tool that `init` does not know"),
+    (r"tox\.ini|noxfile\.py", "it has environments for tests"),
+    (r"meta\.ya?ml|recipe\.ya?ml|conda_build_config\.ya?ml", "it builds a package of conda"),
+    (r"apt\.txt|packages\.txt|Aptfile|postBuild|runtime\.txt|cog\.ya?ml|replicate\.ya?ml", "it is for a service; `apt` and `packages` of a recipe take what it lists"),
+    (r"Singularity(file)?(\..*)?", "a definition file is read by the name NAME.def"),
+    (r"(flake|shell|default)\.nix|(guix|manifest)\.scm|spack\.ya?ml|conanfile\..*|vcpkg\.json|MODULE\.bazel|WORKSPACE", "it is for a package manager that a recipe does not have"),
+    (r"uv\.toml|pip\.conf|poetry\.toml|\.condarc|hatch\.toml", "it has settings of a tool"),
+)  # fmt: skip
+_PROSE: Final = re.compile(r"(?i:(README|INSTALL)(\.\w+)?|(GNU)?Makefile|justfile|Taskfile\.ya?ml)")
+_INSTALLS: Final = re.compile(
+    r"^[ \t>$%@!-]*((?:sudo |python3? -m |uv |!)*(?:pip3?|conda|mamba|micromamba|pixi|poetry|pipenv|uv|apt|apt-get) (?:install|add) .+)$", re.MULTILINE
+)  # fmt: skip
+
+
+def _name_unread(top: Path, read: set[Path], requests: Requests) -> None:
+    """Report every file in a folder, and those of lists in the folders below it, that says what is needed and is not read."""
+
+    def others() -> Iterator[Path]:
+        for path in sorted((*top.glob("*"), *top.glob("*/*"))):
+            is_hidden = any(part.startswith(".") for part in path.relative_to(top).parts[:-1])
+            if (
+                not is_hidden
+                and path not in read
+                and path.resolve() not in requests.read
+                and path.is_file()
+                and requests.holds(path)
+            ):
+                yield path
+
+    for path in others():
+        reason = next((why for names, why in _UNREAD if re.fullmatch(names, path.name)), "")
+        if re.fullmatch(_READABLE, path.name) or lock_of(path.name):
+            if not (path.suffix == "" and _OURS.match(read_text(path))):
+                requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
+        elif reason and path.parent == top:
+            requests.note(str(path), f"this file is not read: {reason}")
+        elif path.parent == top and _PROSE.fullmatch(path.name):
+            text = load_text(path, Mistakes()) or ""
+            names = {file.name for file in read}
+            lines = [line for line in _INSTALLS.finditer(text) if not _is_read(line[1], names)]
+            if lines:
+                where = f"{path}:{text.count(chr(10), 0, lines[0].start()) + 1}"
+                commands = ", ".join(f"`{line[1].strip()}`" for line in lines)
+                requests.note(
+                    where,
+                    f"these commands are not read: {commands}",
+                    hint="a shell script with them is: `--from FILE.sh`",
+                )
+
+
+def _is_read(command: str, names: set[str]) -> bool:
+    """Return whether a command installs the project itself, or a file that is read."""
+    words = command.split()
+    rest = (
+        [word for word in words[words.index("install") + 1 :] if not word.startswith("-")]
+        if "install" in words
+        else words
+    )
+    return all(Path(word).name in names or re.fullmatch(r"\.(\[.*\])?", word) for word in rest)
 
 
 def read_git(path: Path, runner: Runner, requests: Requests) -> None:
