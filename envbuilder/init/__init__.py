@@ -31,7 +31,8 @@ from envbuilder.core.spelling import nearest
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile, read_script
-from envbuilder.init.locks import lock_of, read_lock
+from envbuilder.init.live import read_live
+from envbuilder.init.locks import find_locks, read_lock
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
@@ -133,7 +134,7 @@ def read_source(path: Path, requests: Requests) -> None:
         (reader for pattern, reader in named.items() if re.fullmatch(pattern, path.name.lower())),
         readers.get(path.suffix.lower()),
     )
-    if lock_of(path.name) is not None:
+    if find_locks([path]):
         read_lock(path, requests)
         return
     if reader is None:
@@ -271,6 +272,7 @@ class RecipeSources:
     projects: tuple[str, ...]
     machine: bool
     gpus: tuple[str, ...]
+    live: Path | None = None  # an environment that is installed, or its Python
     wanted: tuple[str, ...] = ()  # groups, extras, and environments of pixi
     versions: Mapping[str, str]  # of pytorch and python; "" where none was given
 
@@ -291,14 +293,14 @@ def write_recipe(
         hint = "`envbuilder init NAME`, or `envbuilder init --example a100`"
         raise UsageError("which name has the new recipe?", hint=hint)
     new_path(name, recipes)
-    requests, tables = (
-        Requests(wanted=sources.wanted, python=sources.versions.get("python", "")),
-        load_tables(),
-    )
+    requests = Requests(wanted=sources.wanted, python=sources.versions.get("python", ""))
+    tables = load_tables()
     if sources.machine:
         read_machine(environment, runner, requests)
     if sources.gpus:  # a lock has packages for one processor
         take_gpus(sources.gpus, tables, requests)
+    if sources.live:
+        read_live(sources.live, runner, requests)
     for project in sources.projects:
         need_no_credentials(project)
         if re.match(r"git\+|\w+://", project):
@@ -321,7 +323,8 @@ def write_recipe(
             "without a terminal, `init` requires `--gpu MODEL`, such as A100, or `--gpu none`",
             hint=f"{shlex.join(('envbuilder', *typed))} --gpu MODEL",
         )
-    return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *sources.projects))
+    live = (str(sources.live),) if sources.live else ()
+    return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *live, *sources.projects))
 
 
 def _need_something(sources: RecipeSources, requests: Requests) -> None:

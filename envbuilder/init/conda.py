@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, PlacedNode, load, text_of
 from envbuilder.init.pip import read_line, read_requirement
-from envbuilder.init.requests import CONFIGURED, Requests
+from envbuilder.init.requests import CONFIGURED, Package, Requests
 from envbuilder.recipe.requirement_file import logical_lines
 
 _PINS: Final = {
@@ -113,19 +113,18 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
     requests.say_together()
 
 
-def read_locked(
-    name: str, version: str, build: str, where: str, requests: Requests, *, is_python: bool, purl: str = ""
-) -> None:
+def read_locked(package: Package, where: str, requests: Requests) -> None:
     """Read a package that conda installs. Without Python in it, Debian's stands for it if a table knows which, else it is listed."""
-    lower = name.lower()
-    usual, names = lower.replace("_", "-"), _names()
+    name, version, names = package.name.lower(), package.version, _names()
+    usual, build = name.replace("_", "-"), f"={package.build}" if package.build else ""
+    known = {*_PINS, *names.pypi, *names.conda, "cpuonly"}
     if usual in names.debian:
         requests.moved.append((where, f"{name} {version}"))
         requests.debian(names.debian[usual], where)
-    elif is_python or usual in {*_PINS, *names.pypi, *names.conda, "cpuonly"} or _KNOWN.fullmatch(lower):
-        if _PINS.get(lower) == "cuda":
+    elif package.is_python or usual in known or _KNOWN.fullmatch(name):
+        if _PINS.get(name) == "cuda":
             version = ".".join(version.split(".")[:2])
-        read_spec(f"{name}=={version}{build and f'={build}'}", where, requests, purl=purl)
+        read_spec(f"{name}=={version}{build}", where, requests, purl=package.purl)
     else:
         requests.conda.append((where, f"{name} {version}"))
 

@@ -5,6 +5,7 @@ Pipenv's page "Pipfile & Pipfile.lock", pylock.toml by PEP 751, pixi.lock on pix
 conda-lock.yml in conda-lock's `lockfile/v1/models.py`. Hashes are not taken: the recipe's own lock has those of the files that it takes.
 """
 
+import functools
 import json
 import re
 from collections import Counter, defaultdict
@@ -22,12 +23,12 @@ from packaging.utils import canonicalize_name
 from envbuilder.compat.check import load_tables
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.places import Mistakes, load_text, parse_yaml, text_of
-from envbuilder.core.processor import processor_for
+from envbuilder.core.processor import X86_64, processor_for
 from envbuilder.init.build_tools import parse_toml
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_locked
 from envbuilder.init.pip import BROUGHT, read_arguments, read_requirement
-from envbuilder.init.requests import CONFIGURED, Requests
+from envbuilder.init.requests import CONFIGURED, Package, Requests
 from envbuilder.init.toml_files import bounds, read_place, table_of, tables_of, texts_of
 from envbuilder.recipe.packages import TORCH_BUILD
 
@@ -37,22 +38,6 @@ _CHANNEL: Final = re.compile(r".*/(conda-forge|main|pytorch|nvidia)/(label/[^/]+
 _EXTRA: Final = re.compile(r"\bextra\s*(==|!=)\s*([\"'])(.*?)\2")
 _CONDA_FILE: Final = re.compile(r"(.+)-([^-]+)-([^-]+?)(\.conda|\.tar\.bz2)")
 _RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
-_OTHER: Final = "for another system, processor or Python"
-_UNGROUPED: Final = (
-    "this version of the format does not say which packages a group alone needs: all are taken"
-)
-
-
-class _Package(NamedTuple):
-    """One package that a lock has: of an index by its version, otherwise from its place. `build` is conda's."""
-
-    name: str
-    version: str = ""
-    place: Mapping[str, Any] = {}
-    registry: str = ""  # the address of its index
-    build: str | None = None
-    is_python: bool = True
-    purl: str = ""  # the name on a Python index that conda's package says
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,10 +56,7 @@ class _Target:
         """Return whether one of the markers holds. A package for which none does with any extra is noted as another system's."""
         texts = [str(marker or "") for marker in markers]
         chosen = self.wanted | self.active
-        if any(
-            self._holds(text, chosen, lambda extra: (extra[3] in chosen) == (extra[1] == "=="))
-            for text in texts
-        ):
+        if any(self._holds(text, chosen, lambda extra: (extra[3] in chosen) == (extra[1] == "==")) for text in texts):  # fmt: skip
             return True
         if not any(self._holds(text, chosen | self.offered, lambda _: True) for text in texts):
             self.others.add(name)
@@ -89,23 +71,23 @@ class _Target:
             return False
 
 
-def _read_uv(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]:
+def _read_uv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     """Yield what the project or the members of the workspace reach; the other packages are of groups and extras."""
     manifest, by_name = table_of(lock, "manifest"), defaultdict(list)
     for package in tables_of(lock, "package"):
         by_name[package.get("name")].append(package)
     members = texts_of(manifest.get("members"))
-    roots = [
-        package
-        for package in tables_of(lock, "package")
-        if package.get("name") in members or "." in (table_of(package, "source").get(key) for key in ("virtual", "editable"))
-    ]  # fmt: skip
+    roots = []
+    for package in tables_of(lock, "package"):
+        source = table_of(package, "source")
+        if package.get("name") in members or "." in (source.get("virtual"), source.get("editable")):
+            roots.append(package)
     ways: list[Mapping[str, Any]] = list(tables_of(manifest, "requirements"))
     groups = [("", "group", table_of(manifest, "dependency-groups"))]
     for root in roots:
         ways += tables_of(root, "dependencies")
         for kind, key in (("extra", "optional-dependencies"), ("group", "dev-dependencies")):
-            groups.append((str(root["name"]), kind, table_of(root, key)))
+            groups.append((str(root.get("name")), kind, table_of(root, key)))
     for name, kind, tables in groups:
         target.offered |= tables.keys()
         for chosen in tables.keys() & target.wanted:
@@ -132,39 +114,36 @@ def _read_uv(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]:
                 yield _uv_package(package)
 
 
-def _uv_package(package: Mapping[str, Any]) -> _Package:
-    name, source = str(package.get("name")), table_of(package, "source")
-    place: Mapping[str, Any] = {}
+def _uv_package(package: Mapping[str, Any]) -> Package:
+    source, place = table_of(package, "source"), dict[str, str]()
+    files = [table_of(package, "sdist"), *tables_of(package, "wheels")]
+    paths = [str(source[key]) for key in ("path", "directory", "editable", "virtual") if key in source]
     if git := source.get("git"):
         place = _git_place(str(git))
     elif url := source.get("url"):
-        files = [table_of(package, "sdist"), *tables_of(package, "wheels")]
-        digest = next((str(file["hash"]) for file in files if "hash" in file), "")
-        place = {"url": f"{url}#{digest.replace(':', '=')}"}
-    elif path := next(
-        (source[key] for key in ("path", "directory", "editable", "virtual") if key in source), None
-    ):
-        place = {"path": path}  # fmt: skip
-    index = str(source.get("registry", ""))
-    return _Package(name, str(package.get("version", "")), place, index)
+        place = _url_place(str(url), files)
+    elif paths:
+        place = {"path": paths[0]}
+    return Package(str(package.get("name")), str(package.get("version", "")), place, str(source.get("registry", "")))  # fmt: skip
 
 
-def _git_place(text: str) -> Mapping[str, str]:
+def _git_place(text: str) -> dict[str, str]:
     """Return the place of uv's and pixi's `https://host/project?subdirectory=…&rev=…#COMMIT`."""
     parts = urlsplit(text.removeprefix("git+"))
-    below = parse_qs(parts.query).get("subdirectory", [""])[0]
-    return {
-        "git": parts._replace(query="", fragment="").geturl(),
-        "rev": parts.fragment,
-        "subdirectory": below,
-    }
+    below, url = parse_qs(parts.query).get("subdirectory", [""])[0], parts._replace(query="", fragment="")
+    return {"git": url.geturl(), "rev": parts.fragment, "subdirectory": below}
 
 
-def _read_poetry(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]:
+def _url_place(url: str, files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    digest = next((str(file["hash"]) for file in files if "hash" in file), "")
+    return {"url": f"{url}#{digest.replace(':', '=')}"}
+
+
+def _read_poetry(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     extras, packages = table_of(lock, "extras"), list(tables_of(lock, "package"))
     target.offered |= extras.keys()
     if not any({"groups", "category"} & package.keys() for package in packages):
-        target.notes.append(_UNGROUPED)
+        target.notes.append("it does not say which packages a group alone needs: all are taken")
     for package in packages:
         name, markers = str(package.get("name")), package.get("markers")
         groups = texts_of(package.get("groups")) or [str(package.get("category", "main"))]
@@ -175,93 +154,79 @@ def _read_poetry(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]
         if not wanted or is_extra or not target.fits(name, *(by_group.get(group) for group in wanted)):
             continue
         source = table_of(package, "source")
-        url, kind, place = str(source.get("url", "")), source.get("type"), {}
+        url, place = str(source.get("url", "")), dict[str, Any]()
+        kind = source.get("type")
         if kind == "git":
-            place = {
-                "git": url,
-                "rev": source.get("resolved_reference", ""),
-                "subdirectory": source.get("subdirectory", ""),
-            }
+            place = {**source, "git": url, "rev": source.get("resolved_reference", "")}
         elif kind == "url":
-            digest = next((str(file.get("hash")) for file in tables_of(package, "files")), "")
-            place = {"url": f"{url}#{digest.replace(':', '=')}"}
+            place = _url_place(url, tables_of(package, "files"))
         elif kind in ("file", "directory"):
             place = {"path": url}
-        yield _Package(name, str(package.get("version", "")), place, "" if place else url)
+        yield Package(name, str(package.get("version", "")), place, "" if place else url)
 
 
-def _read_pipenv(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]:
+def _read_pipenv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     sources = tables_of(table_of(lock, "_meta"), "sources")
     indexes = {source.get("name"): str(source.get("url")) for source in sources}
     target.offered |= lock.keys() - {"_meta", "default"}
     for section in ("default", *sorted(target.wanted & lock.keys())):
-        for name, package in table_of(lock, section).items():
+        for name in table_of(lock, section):
+            package = table_of(table_of(lock, section), name)
             if target.fits(name, package.get("markers")):
                 place = {"url": package["file"]} if "file" in package else package
                 version = str(package.get("version", "")).removeprefix("==").strip("*")
-                yield _Package(name, version, place, indexes.get(package.get("index"), ""))
+                yield Package(name, version, place, indexes.get(package.get("index"), ""))
 
 
-def _read_pylock(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]:
+def _read_pylock(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     try:
         pylock = Pylock.from_dict(lock)
     except PylockValidationError as error:
         raise UsageError(str(error), hint="PEP 751 defines it") from error
-    target.offered |= {*(pylock.extras or ()), *(pylock.dependency_groups or ())} - {
-        *(pylock.default_groups or ())
-    }
     target.active |= {*(pylock.default_groups or ())}
+    target.offered |= {*(pylock.extras or ()), *(pylock.dependency_groups or ())} - target.active
     for package in pylock.packages:
         if not target.fits(package.name, package.marker):
             continue
         place: Mapping[str, Any] = {}
         if package.vcs and package.vcs.url:
-            vcs = package.vcs
-            place = {"git": vcs.url, "rev": vcs.commit_id, "subdirectory": vcs.subdirectory or ""}
+            below = package.vcs.subdirectory or ""
+            place = {"git": package.vcs.url, "rev": package.vcs.commit_id, "subdirectory": below}
         elif package.directory:
             place = {"path": f"./{package.directory.path}"}
         elif package.archive and package.archive.url:
             place = {"url": f"{package.archive.url}#sha256={package.archive.hashes.get('sha256', '')}"}
-        yield _Package(package.name, str(package.version or ""), place, package.index or "")
+        yield Package(package.name, str(package.version or ""), place, package.index or "")
 
 
-def _read_pixi(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]:
+def _read_pixi(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     environments = table_of(lock, "environments")
     target.offered |= environments.keys() - {"default"}
     name = next((name for name in environments if name in target.wanted), "default")
     platforms = table_of(table_of(environments, name), "packages")
     details = {row.get("conda") or row.get("pypi"): row for row in tables_of(lock, "packages")}
-    aliases = {
-        row.get("name"): row.get("subdir", row.get("name")) for row in tables_of(lock, "platforms")
-    }  # of version 7
+    # Version 7 has names for platforms.
+    aliases = {row.get("name"): row.get("subdir", row.get("name")) for row in tables_of(lock, "platforms")}
     by_platform = {aliases.get(alias, alias): alias for alias in platforms}
     _need_platform(by_platform, target)
     for entry in tables_of(platforms, str(by_platform[target.platform])):
-        ((kind, url), *_) = entry.items()
-        row = details.get(url, {})
-        file = _CONDA_FILE.fullmatch(unquote(str(url).rpartition("/")[2]))
+        kind, url = next(((kind, str(url)) for kind, url in entry.items()), ("", ""))
+        row, file = details.get(url, {}), _file(url)
         if kind == "conda" and file:
-            purls = texts_of(row.get("purls"))
+            purls = " ".join(texts_of(row.get("purls")))
+            purl = re.search(r"pkg:pypi/([\w.-]+)", purls)
             depends = [text.split()[:1] for text in texts_of(row.get("depends"))]
-            purl = next(
-                (
-                    re.split(r"[@?]", text.removeprefix("pkg:pypi/"))[0]
-                    for text in purls
-                    if "pkg:pypi/" in text
-                ),
-                "",
-            )
             is_python = row.get("noarch") == "python" or ["python"] in depends
-            is_python = bool(purl) if "purls" in row else is_python and bool(_CHANNEL.fullmatch(str(url)))
-            yield _Package(file[1], file[2], build=file[3], is_python=is_python, purl=purl)
+            is_python = bool(purl) if "purls" in row else is_python and bool(_CHANNEL.fullmatch(url))
+            yield Package(*file, is_python=is_python, purl=purl[1] if purl else "")
         elif kind == "pypi":
-            name = text_of(row.get("name")) or str(url)
-            yield _of_pip(name, text_of(row.get("version")), str(url), text_of(row.get("sha256", "")))
+            name = text_of(row.get("name")) or url
+            yield _of_pip(name, text_of(row.get("version")), url, text_of(row.get("sha256", "")))
         else:
             target.notes.append(f"`{kind}: {url}` is left out: built from sources by pixi")
 
 
-def _read_conda_lock(lock: Mapping[str, Any], target: _Target) -> Iterator[_Package]:
+def _read_conda_lock(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     rows = list(tables_of(lock, "package"))
     _need_platform({str(row.get("platform")) for row in rows}, target)
     for row in rows:
@@ -271,20 +236,26 @@ def _read_conda_lock(lock: Mapping[str, Any], target: _Target) -> Iterator[_Pack
         if row.get("platform") != target.platform or group not in {"main", *target.wanted}:
             continue
         if row.get("manager") == "conda":
-            file = _CONDA_FILE.fullmatch(unquote(url.rpartition("/")[2]))
             is_python = "python" in table_of(row, "dependencies") and bool(_CHANNEL.fullmatch(url))
-            yield _Package(name, version, build=file[3] if file else "", is_python=is_python)
+            _, _, _, _, build = _file(url) or (*range(4), "")
+            yield Package(name, version, build=build, is_python=is_python)
         else:
             yield _of_pip(name, version, url, text_of(table_of(row, "hash").get("sha256", "")))
 
 
-def _of_pip(name: str, version: str, url: str, digest: str) -> _Package:
+def _file(url: str) -> tuple[str, str, dict[str, str], str, str] | None:
+    """Return what the file of a conda package is named for, as the first fields of a `Package`."""
+    file = _CONDA_FILE.fullmatch(unquote(url.rpartition("/")[2]))
+    return (file[1], file[2], {}, "", file[3]) if file else None
+
+
+def _of_pip(name: str, version: str, url: str, digest: str) -> Package:
     """Return pip's package in a lock of conda's: a file of an index, a repository, a folder, or another address."""
     if url.startswith("git+"):
-        return _Package(name, version, _git_place(url))
+        return Package(name, version, _git_place(url))
     if url.startswith("direct+"):
-        return _Package(name, version, {"url": f"{url.removeprefix('direct+')}#sha256={digest}"})
-    return _Package(name, version, {} if "://" in url else {"path": url})
+        return Package(name, version, {"url": f"{url.removeprefix('direct+')}#sha256={digest}"})
+    return Package(name, version, {} if "://" in url else {"path": url})
 
 
 def _need_platform(platforms: Iterable[str], target: _Target) -> None:
@@ -303,7 +274,7 @@ class _Format(NamedTuple):
     versions: str
     version: tuple[str, ...]
     python: tuple[str, ...]
-    read: Callable[[Mapping[str, Any], _Target], Iterator[_Package]]
+    read: Callable[[Mapping[str, Any], _Target], Iterator[Package]]
     manifests: str  # the names of the files that it is made of
 
 
@@ -318,14 +289,10 @@ _FORMATS: Final = (
 )  # fmt: skip
 
 
-def lock_of(name: str) -> str | None:
-    """Return a pattern for the names of the files that a lock was made of, None for the name of another file."""
-    return next((row.manifests for row in _FORMATS if re.fullmatch(row.names, name)), None)
-
-
-def rank_of(path: Path) -> int:
-    """Return the place of a lock among several in one folder."""
-    return next(at for at, row in enumerate(_FORMATS) if re.fullmatch(row.names, path.name))
+def find_locks(paths: Iterable[Path]) -> list[tuple[Path, str]]:
+    """Return the locks among files, each with a pattern for the names of the files that it was made of; the first one counts."""
+    paths = tuple(paths)
+    return [(path, row.manifests) for row in _FORMATS for path in paths if re.fullmatch(row.names, path.name)]
 
 
 def read_lock(path: Path, requests: Requests) -> set[str]:
@@ -335,13 +302,12 @@ def read_lock(path: Path, requests: Requests) -> set[str]:
     """
     row = next(row for row in _FORMATS if re.fullmatch(row.names, path.name))
     lock, where = _load(path), str(path)
-    version = text_of(_at(lock, row.version) or "")
+    version = _text_at(lock, row.version)
     if not re.fullmatch(row.versions, version):
-        message = (
-            f"`{path}` has version {version or 'none'} of the format of {row.tool}'s lock, which is not known"
-        )
-        raise UsageError(message, hint=f"known: {row.versions.replace(chr(92), '').replace('|', ', ')}")
-    if specifier := text_of(_at(lock, row.python) or ""):
+        message = f"`{path}` has version {version or 'none'} of {row.tool}'s format, which is not known"
+        known = row.versions.replace("\\", "").replace("|", ", ")
+        raise UsageError(message, hint=f"known: {known}; `--from` also takes the files that it was made of")
+    if specifier := _text_at(lock, row.python):
         is_number = re.fullmatch(r"[\d.]+", specifier)
         requests.pin("python", f"=={specifier}.*" if is_number else bounds(specifier), where)
     python = _python(row, lock, requests, where) if row.python else "3.11"
@@ -350,21 +316,14 @@ def read_lock(path: Path, requests: Requests) -> set[str]:
         requests.note(where, note)
     requests.offered |= target.offered
     if others := sorted(target.offered.difference(requests.wanted)):
-        hint = f"`--with {others[0]}` takes it"
-        requests.leave(
-            where,
-            f"groups, extras and environments: {', '.join(others)}",
-            "none of them is chosen",
-            hint=hint,
-        )
+        texts = f"groups, extras and environments: {', '.join(others)}"
+        requests.leave_all(where, texts, f"none is chosen, and `--with {others[0]}` takes that")
     names = {canonicalize_name(package.name) for package in packages}
     if others := sorted(name for name in target.others if canonicalize_name(name) not in names):
-        requests.leave_all(where, ", ".join(others), _OTHER)
-    _request(sorted(packages, key=lambda package: package.name), path, requests)
-    requests.note(
-        where,
-        "the versions are this lock's; its hashes are not compared, and `lock` writes those of the files that it takes",
-    )
+        requests.leave_all(where, ", ".join(others), "for another system, processor or Python")
+    request(sorted(packages, key=lambda package: package.name), path, requests)
+    message = "the versions are this lock's; its hashes are not compared: `lock` writes those of the files that it takes"
+    requests.note(where, message)
     return names | {canonicalize_name(name) for name in target.others}
 
 
@@ -386,21 +345,17 @@ def _load(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _at(tables: Mapping[str, Any], keys: tuple[str, ...]) -> object:
-    value: object = tables if keys else None
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+def _text_at(lock: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    tables = functools.reduce(table_of, keys[:-1], lock)
+    return text_of(tables.get(keys[-1])) if keys else ""
 
 
 def _packages(
     row: _Format, lock: Mapping[str, Any], python: str, requests: Requests, where: str
-) -> tuple[list[_Package], _Target]:
+) -> tuple[list[Package], _Target]:
     processor = processor_for("", requests.gpus or ())
-    target = _Target(
-        markers=processor.markers(python), platform="linux-64" if processor.debian == "amd64" else f"linux-{processor.machine}",
-        wanted=frozenset(requests.wanted),
-    )  # fmt: skip
+    platform = "linux-64" if processor is X86_64 else f"linux-{processor.machine}"
+    target = _Target(markers=processor.markers(python), platform=platform, wanted=frozenset(requests.wanted))
     try:
         return list(row.read(lock, target)), target
     except UsageError as error:
@@ -409,11 +364,9 @@ def _packages(
 
 def _python(row: _Format, lock: Mapping[str, Any], requests: Requests, where: str) -> str:
     """Return the Python for whose markers a lock is read, and request it: that of an option, else the one that fits the lock's torch."""
-    tables, asked = load_tables(), requests.pins.get("python")
-    fitting = [
-        name for name in tables.standalones.by_name if not asked or asked.specifier.contains(f"{name}.99")
-    ]
-    python = requests.python
+    tables, asked, python = load_tables(), requests.pins.get("python"), requests.python
+    known = tables.standalones.by_name
+    fitting = [name for name in known if not asked or asked.specifier.contains(f"{name}.99")]
     if not python:
         trial = Requests(pins={"python": asked} if asked else {}, gpus=requests.gpus or ())
         for package in _packages(row, lock, next(iter(fitting), "3.11"), requests, where)[0]:
@@ -430,7 +383,8 @@ def _python(row: _Format, lock: Mapping[str, Any], requests: Requests, where: st
     return python
 
 
-def _request(packages: list[_Package], path: Path, requests: Requests) -> None:
+def request(packages: list[Package], path: Path, requests: Requests) -> None:
+    """Request packages of a lock, or of an environment whose folder is that of `path`."""
     where, brought = str(path), list[str]()
     indexes = Counter(package.registry for package in packages if package.registry)
     main = max(indexes, key=indexes.__getitem__, default="")
@@ -438,15 +392,7 @@ def _request(packages: list[_Package], path: Path, requests: Requests) -> None:
     for package in packages:
         name = canonicalize_name(package.name)
         if package.build is not None:
-            read_locked(
-                package.name,
-                package.version,
-                package.build,
-                where,
-                requests,
-                is_python=package.is_python,
-                purl=package.purl,
-            )
+            read_locked(package, where, requests)
         elif read_place(package.name, package.place, path, requests):
             pass
         elif not package.version:
@@ -464,9 +410,8 @@ def _request(packages: list[_Package], path: Path, requests: Requests) -> None:
         if TORCH_BUILD.fullmatch(" ".join(words)):
             read_arguments(words, where, requests, locate=path.parent.joinpath)
         else:
-            requests.leave(
-                where, f"{index} of {', '.join(names)}", CONFIGURED, hint="`ENVBUILDER_INDEX` names others"
-            )
+            texts, hint = f"{index} of {', '.join(names)}", "`ENVBUILDER_INDEX` names others"
+            requests.leave(where, texts, CONFIGURED, hint=hint)
     if brought:
         requests.leave_all(where, ", ".join(brought), "torch brings the ones that it was built with")
     requests.say_together()

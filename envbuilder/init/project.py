@@ -22,7 +22,7 @@ from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
-from envbuilder.init.locks import lock_of, rank_of, read_lock
+from envbuilder.init.locks import find_locks, read_lock
 from envbuilder.init.pip import (
     module_name,
     read_requirement,
@@ -30,10 +30,10 @@ from envbuilder.init.pip import (
     request_imported,
 )
 from envbuilder.init.requests import Request, Requests, read_text
+from envbuilder.init.unread import OURS, name_unread
 from envbuilder.recipe.extension import GIT_URL, Extension
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
-_OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
 _PKG_RESOURCES: Final = "setuptools<82"  # which dropped it: https://setuptools.pypa.io/en/latest/history.html
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
 
@@ -250,7 +250,7 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     files = sorted(filter(is_there, top.iterdir()))
     images = named(r"(?i:.*dockerfile.*)|.*\.def")
     nested = [top / "docker/Dockerfile", top / ".devcontainer/Dockerfile"]
-    nested = [path for path in nested if is_there(path) and not _OURS.match(read_text(path))]
+    nested = [path for path in nested if is_there(path) and not OURS.match(read_text(path))]
     environments = named(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml")
     below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
     lists = named(r"requirements?\.(txt|in)")[-1:] or [path for path in below if is_there(path)][:1]
@@ -261,15 +261,15 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     ]
     scripts = [] if images or nested else named(r"(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)")
     chosen = [*(images or nested)[:1], *scripts[:1], *environments[:1], *builds, *lists]
-    locks = sorted((path for path in files if lock_of(path.name)), key=rank_of)[:1]
-    made_of = [path for path in chosen if locks and re.fullmatch(lock_of(locks[0].name) or "", path.name)]
+    locks = find_locks(files)[:1]
+    made_of = [path for path in chosen for _, names in locks if re.fullmatch(names, path.name)]
     for path in chosen:
         if path not in made_of:
             read(path, requests)
-    for path in locks:
+    for path, _ in locks:
         _read_lock(path, made_of, requests, read)
     read_extensions(top, requests)
-    _name_unread(top, {*chosen, *locks}, requests)
+    name_unread(top, {*chosen, *dict(locks)}, requests)
     if not (chosen or locks or requests.extensions or requests.left):
         message = "no file here says what the project needs, and it has no extension"
         requests.note(str(top), message, hint="`--from FILE` reads one of another name")
@@ -279,13 +279,11 @@ def _read_lock(
     lock: Path, made_of: list[Path], requests: Requests, read: Callable[[Path, Requests], None]
 ) -> None:
     """Read a lock, and of the files that it was made of what it lacks: variables, and what was added to them since."""
-    asked = Requests(
-        top=requests.top, submodules=requests.submodules, gpus=requests.gpus, wanted=requests.wanted
-    )
+    asked = Requests(top=requests.top, submodules=requests.submodules, wanted=requests.wanted)
     for path in made_of:
         read(path, asked)
     names = read_lock(lock, requests)
-    requests.env = asked.env | requests.env
+    requests.env, requests.offered = asked.env | requests.env, requests.offered | asked.offered
     if made_of:
         files = ", ".join(f"`{path.name}`" for path in made_of)
         requests.note(str(lock), f"this lock's versions win over the ranges of {files}")
@@ -296,16 +294,14 @@ def _read_lock(
             requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
         elif name not in names and not taken:
             requests.packages[name] = wanted
-            requests.note(
-                wanted.where,
-                f"`{wanted.text}` is not in `{lock.name}`, which is older: `lock` chooses its version",
-            )
+            message = f"`{wanted.text}` is not in `{lock.name}`, which is older: `lock` chooses its version"
+            requests.note(wanted.where, message)
     for name, extension in asked.extensions.items():
         if name not in requests.extensions and canonicalize_name(name) not in names:
             requests.extension(extension, str(lock))
-    for key in ("pytorch", "python"):
-        if key in asked.pins and key not in requests.pins:
-            requests.pins[key] = asked.pins[key]
+    requests.pins = {
+        key: asked.pins[key] for key in asked.pins if key in ("pytorch", "python")
+    } | requests.pins
 
 
 def _meets(taken: Request, wanted: Request) -> bool:
@@ -323,72 +319,15 @@ def read_python_version(path: Path, requests: Requests) -> None:
         requests.leave(str(path), lines[0], "no version of CPython")
 
 
-# What else says what a project needs, by the names of files, and why it is not read. The first row that fits counts.
-_READABLE: Final = r"(?i:.*dockerfile.*)|.*\.def|(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)|(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml|requirements?([-_.].*)?\.(txt|in|lock)|pixi\.toml|Pipfile"
-_UNREAD: Final = (
-    (r"constraints?([-_.].*)?\.txt", "it has bounds alone, and the lock fixes every version"),
-    (r"conda-.*\.lock|.*explicit.*\.txt", "a list of conda's files says no dependency; `conda-lock.yml` is read"),
-    (r"pdm\.lock", "`pdm export --output requirements.txt` writes what is read"),
-    (r"(Cargo|Gemfile|composer|flake|yarn|mix)\.lock|package-lock\.json", ""),
-    (r".*\.lock", "the lock of a tool that `init` does not know"),
-    (r"tox\.ini|noxfile\.py", "it has environments for tests"),
-    (r"meta\.ya?ml|recipe\.ya?ml|conda_build_config\.ya?ml", "it builds a package of conda"),
-    (r"apt\.txt|packages\.txt|Aptfile|postBuild|runtime\.txt|cog\.ya?ml|replicate\.ya?ml", "it is for a service; `apt` and `packages` of a recipe take what it lists"),
-    (r"Singularity(file)?(\..*)?", "a definition file is read by the name NAME.def"),
-    (r"(flake|shell|default)\.nix|(guix|manifest)\.scm|spack\.ya?ml|conanfile\..*|vcpkg\.json|MODULE\.bazel|WORKSPACE", "it is for a package manager that a recipe does not have"),
-    (r"uv\.toml|pip\.conf|poetry\.toml|\.condarc|hatch\.toml", "it has settings of a tool"),
-)  # fmt: skip
-_PROSE: Final = re.compile(r"(?i:(README|INSTALL)(\.\w+)?|(GNU)?Makefile|justfile|Taskfile\.ya?ml)")
-_INSTALLS: Final = re.compile(
-    r"^[ \t>$%@!-]*((?:sudo |python3? -m |uv |!)*(?:pip3?|conda|mamba|micromamba|pixi|poetry|pipenv|uv|apt|apt-get) (?:install|add) .+)$", re.MULTILINE
-)  # fmt: skip
+def git_of(folder: Path, runner: Runner) -> Callable[..., str]:
+    """Return what asks git in a folder. A stranger's `.git/config` may name programs to start and servers to fetch from: neither happens."""
+    settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
 
+    def git(*words: str, why: str) -> str:
+        argv = ("git", "-C", str(folder), *settings, *words)
+        return runner.run(Command(argv=argv, why=why, env=(("GIT_ALLOW_PROTOCOL", "none"),)))
 
-def _name_unread(top: Path, read: set[Path], requests: Requests) -> None:
-    """Report every file in a folder, and those of lists in the folders below it, that says what is needed and is not read."""
-
-    def others() -> Iterator[Path]:
-        for path in sorted((*top.glob("*"), *top.glob("*/*"))):
-            is_hidden = any(part.startswith(".") for part in path.relative_to(top).parts[:-1])
-            if (
-                not is_hidden
-                and path not in read
-                and path.resolve() not in requests.read
-                and path.is_file()
-                and requests.holds(path)
-            ):
-                yield path
-
-    for path in others():
-        reason = next((why for names, why in _UNREAD if re.fullmatch(names, path.name)), "")
-        if re.fullmatch(_READABLE, path.name) or lock_of(path.name):
-            if not (path.suffix == "" and _OURS.match(read_text(path))):
-                requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
-        elif reason and path.parent == top:
-            requests.note(str(path), f"this file is not read: {reason}")
-        elif path.parent == top and _PROSE.fullmatch(path.name):
-            text = load_text(path, Mistakes()) or ""
-            names = {file.name for file in read}
-            lines = [line for line in _INSTALLS.finditer(text) if not _is_read(line[1], names)]
-            if lines:
-                where = f"{path}:{text.count(chr(10), 0, lines[0].start()) + 1}"
-                commands = ", ".join(f"`{line[1].strip()}`" for line in lines)
-                requests.note(
-                    where,
-                    f"these commands are not read: {commands}",
-                    hint="a shell script with them is: `--from FILE.sh`",
-                )
-
-
-def _is_read(command: str, names: set[str]) -> bool:
-    """Return whether a command installs the project itself, or a file that is read."""
-    words = command.split()
-    rest = (
-        [word for word in words[words.index("install") + 1 :] if not word.startswith("-")]
-        if "install" in words
-        else words
-    )
-    return all(Path(word).name in names or re.fullmatch(r"\.(\[.*\])?", word) for word in rest)
+    return git
 
 
 def read_git(path: Path, runner: Runner, requests: Requests) -> None:
@@ -396,13 +335,7 @@ def read_git(path: Path, runner: Runner, requests: Requests) -> None:
     folder = (path if path.is_dir() else path.parent).resolve()
     if not any((above / ".git").exists() for above in (folder, *folder.parents)):
         return
-    # A stranger's `.git/config` may name programs, which git would start, and servers to fetch from.
-    settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
-
-    def git(*words: str, why: str) -> str:
-        argv = ("git", "-C", str(folder), *settings, *words)
-        return runner.run(Command(argv=argv, why=why, env=(("GIT_ALLOW_PROTOCOL", "none"),)))
-
+    git = git_of(folder, runner)
     with contextlib.suppress(CommandError, ToolError, ValueError):
         day = git("log", "-1", "--format=%cs", "--", ".", why="ask when the project last changed")
         requests.day = max(filter(None, (requests.day, date.fromisoformat(day.strip()))))

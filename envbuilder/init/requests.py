@@ -3,10 +3,11 @@
 import itertools
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -65,6 +66,18 @@ class Request:
         """The first version in it, from which the distance is measured; "" for exclusions alone."""
         version = re.search(r"(?:^|,)\s*(?:===?|~=|>=|<=|>|<)\s*(\d+(?:\.\d+)*)", self.text)
         return version[1] if version else ""
+
+
+class Package(NamedTuple):
+    """One package that a tool has locked or installed: of an index by its version, otherwise from its place."""
+
+    name: str
+    version: str = ""
+    place: Mapping[str, Any] = {}  # as `read_place` takes it
+    registry: str = ""  # the address of its index
+    build: str | None = None  # conda's; None for one of pip
+    is_python: bool = True
+    purl: str = ""  # the name on a Python index of one of conda, where that is known
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,11 +143,8 @@ class Requests:
         others = [text for _, text in self.conda if canonicalize_name(text.split()[0]) not in self.packages]
         if others:
             where, names = self.conda[0][0], ", ".join(others)
-            self.leave_all(
-                where,
-                names,
-                "only conda has them: programs, libraries, and what other channels than its usual ones have",
-            )
+            why = "only conda has them: programs, libraries, and packages of its less usual channels"
+            self.leave_all(where, names, why)
         for texts in (self.system, self.guessed, self.moved, self.conda):
             texts.clear()
 

@@ -49,16 +49,17 @@ def read_pyproject(path: Path, requests: Requests) -> None:
             read_requirement(text, where, requests)
     if "dependencies" in texts_of(project.get("dynamic")):
         _read_dynamic(table_of(table_of(tool, "setuptools"), "dynamic").get("dependencies"), path, requests)
-    if others := [name for name in extras if name not in requests.wanted]:
-        why = "extras are chosen by who installs a project"
-        hint = f"`--with {others[0]}` takes it"
-        requests.leave(where, f"optional-dependencies: {', '.join(others)}", why, hint=hint)
-    if others := [name for name in groups if name not in requests.wanted]:
-        why = "groups are for those who develop the project"
-        hint = f"`--with {others[0]}` takes it"
-        requests.leave(where, f"dependency-groups: {', '.join(others)}", why, hint=hint)
+    reasons = {
+        "optional-dependencies": "who installs a project chooses extras",
+        "dependency-groups": "who develops it needs groups",
+    }
+    for (key, why), tables_by_name in zip(reasons.items(), (extras, groups), strict=True):
+        if others := [name for name in tables_by_name if name not in requests.wanted]:
+            requests.leave(where, f"{key}: {', '.join(others)}", why, hint=f"`--with {others[0]}` takes it")
     if others := [*table_of(poetry, "group"), *(poetry.keys() & {"dev-dependencies"})]:
-        requests.leave(where, f"groups of Poetry: {', '.join(others)}", "a lock that has them can be read with them")
+        requests.leave(
+            where, f"groups of Poetry: {', '.join(others)}", "a lock that has them can be read with them"
+        )
     for name, given in table_of(poetry, "dependencies").items():
         place = _place_of(given)
         wanted = place.get("version") if place else given
@@ -115,7 +116,9 @@ def read_pipfile(path: Path, requests: Requests) -> None:
     if isinstance(python := tables.get("requires", {}).get("python_version"), str):
         requests.pin("python", f"=={python}.*", str(path))
     if others := sorted(tables.keys() - {"requires", "packages", "scripts", "pipenv"}):
-        requests.leave(str(path), f"groups: {', '.join(others)}", "a lock that has them can be read with them")
+        requests.leave(
+            str(path), f"groups: {', '.join(others)}", "a lock that has them can be read with them"
+        )
     for name, given in tables.get("packages", {}).items():
         _read_entry(name, given, path, requests)
 

@@ -227,7 +227,7 @@ CASES = {
         packages=("cycler==0.12.1", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
         pins=("python ==3.11.*", "pytorch ==2.5.1"),
         extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
-        told=("read for Python 3.11", ': dev"', "out colorama: for another", "https://site.example/ of special", "hashes"),
+        told=("read for Python 3.11", ': dev: none', "out colorama: for another", "https://site.example/ of special", "hashes"),
     ),
     "poetry.lock": Case(
         text=POETRY,
@@ -309,12 +309,12 @@ def test_a_lock_gives_its_versions_and_tells_the_rest(name: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("uv.lock", "version = 2\n", "version 2 of the format of uv's lock, which is not known"),
-        ("poetry.lock", '[metadata]\nlock-version = "3.0"\n', "version 3.0 of the format of Poetry's"),
-        ("Pipfile.lock", "{}", "version none of the format of Pipenv's"),
-        ("pixi.lock", "version: 8\n", "version 8 of the format of pixi's"),
-        ("conda-lock.yml", "version: 2\n", "version 2 of the format of conda-lock's"),
-        ("pylock.toml", 'lock-version = "2.0"\n', "version 2.0 of the format of PEP 751's"),
+        ("uv.lock", "version = 2\n", "version 2 of uv's format, which is not known"),
+        ("poetry.lock", '[metadata]\nlock-version = "3.0"\n', "version 3.0 of Poetry's format"),
+        ("Pipfile.lock", "{}", "version none of Pipenv's"),
+        ("pixi.lock", "version: 8\n", "version 8 of pixi's"),
+        ("conda-lock.yml", "version: 2\n", "version 2 of conda-lock's"),
+        ("pylock.toml", 'lock-version = "2.0"\n', "version 2.0 of PEP 751's"),
         ("uv.lock", "[", "is not TOML"),
         ("Pipfile.lock", "[", "is not JSON"),
         ("pixi.lock", "[", "cannot be read as a lock"),
