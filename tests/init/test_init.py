@@ -825,6 +825,9 @@ def test_without_a_terminal_the_newest_torch_is_taken_and_said(project: Path, ca
     [
         (("--from", "nothing.txt"), "there is no file"),
         (("--from", "notes.md"), "cannot tell the kind of"),
+        (("--from", "empty", "--gpu", "A100"), "nothing that a recipe can hold was found in `empty`"),
+        (("--from-env", "empty", "--gpu", "A100"), "`empty` is no environment and no Python of one"),
+        (("--with", "dev", "--gpu", "A100"), "no file has a group, an extra or an environment `dev`"),
         (("--gpu", "B20"), "did you mean `B200`"),
         (("--gpu", "A100", "--pytorch", "99.1"), "no pytorch 99.1 is offered"),
         (("--gpu", "A100", "--python", "3.7"), "offered: 3.8, 3.9, 3.10, 3.11"),
@@ -834,6 +837,7 @@ def test_what_cannot_be_used_is_refused_with_a_way_on(
     arguments: tuple[str, ...], words: str, project: Path, capsys
 ):
     (project / "notes.md").touch()
+    (project / "empty").mkdir()
     code, _, err = call(capsys, "init", "mine", *arguments)
     assert code == 2
     assert words in err

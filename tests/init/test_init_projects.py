@@ -663,3 +663,54 @@ def test_commands_of_an_image_in_real_shapes(
     assert all(words in message for words, message in zip(left, told, strict=True)), told
     if "python3 gcc-9" in lines[0]:
         assert requests.pins["python"].text == "==3.8.*"
+
+
+UNREAD = {
+    "requirements.txt": "einops\n",
+    "requirements-dev.txt": "pytest\n",
+    "constraints.txt": "numpy<2\n",
+    "docs/requirements.txt": "sphinx\n",
+    "requirements/gpu.txt": "tqdm\n",
+    "pdm.lock": "",
+    "conda-linux-64.lock": "@EXPLICIT\n",
+    "Cargo.lock": "",
+    "tox.ini": "[tox]\n",
+    "apt.txt": "ffmpeg\n",
+    "Makefile": "deps:\n\t@pip install -r requirements.txt\n\tpip install flask\n",
+    "README.md": "# pip\n```sh\n$ pip install -e .[dev]\n$ pip install timm==1.0\n```\nRun pip install foo.\n",
+}
+
+
+def test_every_file_that_is_not_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    for name, text in UNREAD.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert list(requests.packages) == ["einops"]
+    messages = {left.where.removeprefix(f"{tmp_path}/"): left.message for left in requests.left}
+    assert messages == {
+        "Makefile:3": "these commands are not read: `pip install flask`",
+        "README.md:4": "these commands are not read: `pip install timm==1.0`",
+        "apt.txt": "this file is not read: a service reads it: `apt` and `packages` take what it lists",
+        "conda-linux-64.lock": "this file is not read: a list of files without dependencies; `conda-lock.yml` is read",
+        "constraints.txt": "this file is not read: it has bounds alone, and the lock fixes every version",
+        "docs/requirements.txt": "this file is not read",
+        "pdm.lock": "this file is not read: `pdm export --output requirements.txt` writes what is read",
+        "requirements-dev.txt": "this file is not read",
+        "requirements/gpu.txt": "this file is not read",
+        "tox.ini": "this file is not read: it has environments for tests",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "pin"), [("3.12\n", "==3.12.*"), ("# ours\ncpython-3.11.4\n", "==3.11.*"), ("pypy3.10\n", "")]
+)
+def test_a_python_version_file_is_the_python(text: str, pin: str, tmp_path: Path) -> None:
+    (tmp_path / ".python-version").write_text(text)
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [request.text for request in requests.pins.values()] == [pin] * bool(pin)
+    assert [left.message for left in requests.left] == [
+        f'left out "{text.strip()}": no version of CPython'
+    ] * (not pin)

@@ -227,7 +227,7 @@ CASES = {
         packages=("cycler==0.12.1", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
         pins=("python ==3.11.*", "pytorch ==2.5.1"),
         extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
-        told=("read for Python 3.11", ': dev: none', "out colorama: for another", "https://site.example/ of special", "hashes"),
+        told=("read for Python 3.11", ": dev: none", "out colorama: for another", "https://site.example/ of special", "hashes"),
     ),
     "poetry.lock": Case(
         text=POETRY,
