@@ -5,6 +5,7 @@ Pipenv's page "Pipfile & Pipfile.lock", pylock.toml by PEP 751, pixi.lock on pix
 conda-lock.yml in conda-lock's `lockfile/v1/models.py`. Hashes are not taken: the recipe's own lock has those of the files that it takes.
 """
 
+import contextlib
 import functools
 import json
 import re
@@ -36,6 +37,7 @@ _MOST: Final = 32 << 20  # bytes: a lock of conda's packages for three systems h
 # Channels whose Python packages have their names of the Python index.
 _CHANNEL: Final = re.compile(r".*/(conda-forge|main|pytorch|nvidia)/(label/[^/]+/)?(noarch|linux-\w+)/[^/]+")
 _EXTRA: Final = re.compile(r"\bextra\s*(==|!=)\s*([\"'])(.*?)\2")
+_SYSTEM: Final = re.compile(r"platform|python|os_name|implementation")  # what markers ask for beside extras
 _CONDA_FILE: Final = re.compile(r"(.+)-([^-]+)-([^-]+?)(\.conda|\.tar\.bz2)")
 _RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 
@@ -53,20 +55,23 @@ class _Target:
     notes: list[str] = field(default_factory=list)
 
     def fits(self, name: str, *markers: object) -> bool:
-        """Return whether one of the markers holds. A package for which none does with any extra is noted as another system's."""
+        """Return whether one of the markers holds; a package for which none does is noted, unless they ask for extras alone."""
         texts = [str(marker or "") for marker in markers]
-        chosen = self.wanted | self.active
-        if any(self._holds(text, chosen, lambda extra: (extra[3] in chosen) == (extra[1] == "==")) for text in texts):  # fmt: skip
+        if any(map(self._holds, texts)):
             return True
-        if not any(self._holds(text, chosen | self.offered, lambda _: True) for text in texts):
+        if any(_SYSTEM.search(text) for text in texts):
             self.others.add(name)
         return False
 
-    def _holds(self, marker: str, chosen: AbstractSet[str], is_true: Callable[[re.Match[str]], bool]) -> bool:
+    def _holds(self, marker: str) -> bool:
+        chosen = self.wanted | self.active
+
+        def truth(extra: re.Match[str]) -> str:  # packaging knows one extra at a time
+            return f"os_name {'==' if (extra[3] in chosen) == (extra[1] == '==') else '!='} 'posix'"
+
         environment = dict[str, str | AbstractSet[str]](self.markers, extras=chosen, dependency_groups=chosen)
-        text = _EXTRA.sub(lambda extra: f"os_name {'==' if is_true(extra) else '!='} 'posix'", marker)
         try:
-            return not text or Marker(text).evaluate(environment, context="lock_file")
+            return not marker or Marker(_EXTRA.sub(truth, marker)).evaluate(environment, context="lock_file")
         except InvalidMarker:
             return False
 
@@ -93,25 +98,22 @@ def _read_uv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
         for chosen in tables.keys() & target.wanted:
             target.active.add(f"{kind}-{len(name)}-{name}-{chosen}")
             ways += tables_of(tables, chosen)
-    seen: set[tuple[str, str, str]] = set()
-    taken: set[int] = set(map(id, roots))
+    seen: set[tuple[int, str]] = set()
     while ways:
         way = ways.pop()
-        name, extras = str(way.get("name")), texts_of(way.get("extra"))
-        if not target.fits(name, way.get("marker")):
-            continue
-        for package in by_name[name]:
+        name = str(way.get("name"))
+        for package in by_name[name] if target.fits(name, way.get("marker")) else ():
             if any(key in way and way[key] != package.get(key) for key in ("version", "source")):
                 continue
-            step = (name, str(package.get("version")), ",".join(extras))
-            if step not in seen:
-                seen.add(step)
-                ways += tables_of(package, "dependencies")
-                for extra in extras:
-                    ways += tables_of(table_of(package, "optional-dependencies"), extra)
-            if id(package) not in taken:
-                taken.add(id(package))
-                yield _uv_package(package)
+            for extra in ("", *texts_of(way.get("extra"))):
+                if (id(package), extra) in seen:
+                    continue
+                seen.add((id(package), extra))
+                tables = table_of(package, "optional-dependencies") if extra else package
+                ways += tables_of(tables, extra or "dependencies")
+                locked = _uv_package(package)
+                if not extra and locked.place != {"path": "."}:
+                    yield locked
 
 
 def _uv_package(package: Mapping[str, Any]) -> Package:
@@ -271,7 +273,7 @@ class _Format(NamedTuple):
 
     tool: str
     names: str
-    versions: str
+    versions: tuple[str, ...]
     version: tuple[str, ...]
     python: tuple[str, ...]
     read: Callable[[Mapping[str, Any], _Target], Iterator[Package]]
@@ -280,12 +282,12 @@ class _Format(NamedTuple):
 
 # Of several in one folder the first one is read.
 _FORMATS: Final = (
-    _Format("pixi", r"pixi\.lock", r"[67]", ("version",), (), _read_pixi, r"pixi\.toml|pyproject\.toml"),
-    _Format("uv", r"uv\.lock|.*\.py\.lock", r"1", ("version",), ("requires-python",), _read_uv, r"pyproject\.toml"),
-    _Format("Poetry", r"poetry\.lock", r"1\.1|2\.\d+", ("metadata", "lock-version"), ("metadata", "python-versions"), _read_poetry, r"pyproject\.toml"),
-    _Format("Pipenv", r"Pipfile\.lock", r"6", ("_meta", "pipfile-spec"), ("_meta", "requires", "python_version"), _read_pipenv, r"Pipfile"),
-    _Format("PEP 751", r"pylock(\..+)?\.toml", r"1\.\d+", ("lock-version",), ("requires-python",), _read_pylock, r"pyproject\.toml|requirements?\.(txt|in)"),
-    _Format("conda-lock", r"(.*\.)?conda-lock\.ya?ml", r"1", ("version",), (), _read_conda_lock, r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml"),
+    _Format("pixi", r"pixi\.lock", ("6", "7"), ("version",), (), _read_pixi, r"pixi\.toml|pyproject\.toml"),
+    _Format("uv", r"uv\.lock|.*\.py\.lock", ("1",), ("version",), ("requires-python",), _read_uv, r"pyproject\.toml"),
+    _Format("Poetry", r"poetry\.lock", ("1.1", "2.0", "2.1"), ("metadata", "lock-version"), ("metadata", "python-versions"), _read_poetry, r"pyproject\.toml"),
+    _Format("Pipenv", r"Pipfile\.lock", ("6",), ("_meta", "pipfile-spec"), ("_meta", "requires", "python_version"), _read_pipenv, r"Pipfile"),
+    _Format("PEP 751", r"pylock(\..+)?\.toml", ("1.0",), ("lock-version",), ("requires-python",), _read_pylock, r"pyproject\.toml|requirements?\.(txt|in)"),
+    _Format("conda-lock", r"(.*\.)?conda-lock\.ya?ml", ("1",), ("version",), (), _read_conda_lock, r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml"),
 )  # fmt: skip
 
 
@@ -303,10 +305,12 @@ def read_lock(path: Path, requests: Requests) -> set[str]:
     row = next(row for row in _FORMATS if re.fullmatch(row.names, path.name))
     lock, where = _load(path), str(path)
     version = _text_at(lock, row.version)
-    if not re.fullmatch(row.versions, version):
+    if version not in row.versions:
         message = f"`{path}` has version {version or 'none'} of {row.tool}'s format, which is not known"
-        known = row.versions.replace("\\", "").replace("|", ", ")
-        raise UsageError(message, hint=f"known: {known}; `--from` also takes the files that it was made of")
+        raise UsageError(
+            message,
+            hint=f"known: {', '.join(row.versions)}; `--from` also takes the files that it was made of",
+        )
     if specifier := _text_at(lock, row.python):
         is_number = re.fullmatch(r"[\d.]+", specifier)
         requests.pin("python", f"=={specifier}.*" if is_number else bounds(specifier), where)
@@ -365,17 +369,15 @@ def _packages(
 def _python(row: _Format, lock: Mapping[str, Any], requests: Requests, where: str) -> str:
     """Return the Python for whose markers a lock is read, and request it: that of an option, else the one that fits the lock's torch."""
     tables, asked, python = load_tables(), requests.pins.get("python"), requests.python
-    known = tables.standalones.by_name
-    fitting = [name for name in known if not asked or asked.specifier.contains(f"{name}.99")]
     if not python:
+        known = tables.standalones.by_name
+        python = next((name for name in known if not asked or asked.specifier.contains(f"{name}.99")), "3.11")
         trial = Requests(pins={"python": asked} if asked else {}, gpus=requests.gpus or ())
-        for package in _packages(row, lock, next(iter(fitting), "3.11"), requests, where)[0]:
+        for package in _packages(row, lock, python, requests, where)[0]:
             if canonicalize_name(package.name) == "torch" and package.version:
                 read_requirement(f"torch=={package.version}", where, trial)
-        try:
+        with contextlib.suppress(IncompatibleError):  # which the choice of all pins says
             python = choose(trial, tables, name="lock", path=Path()).python
-        except IncompatibleError:  # which the choice of all pins will say
-            python = next(iter(fitting), "3.11")
         if not (asked and asked.is_exact):
             words = f"`{asked.text}` allows others" if asked and asked.text else "it names none"
             requests.note(where, f"read for Python {python}: {words}", hint="`--python` names another one")

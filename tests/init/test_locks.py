@@ -28,7 +28,7 @@ source = {{ editable = "." }}
 dependencies = [
     {{ name = "torch", version = "2.5.1", source = {{ registry = "{INDEX}" }}, marker = "extra == 'extra-4-mine-old'" }},
     {{ name = "torch", version = "2.6.0+cu124", source = {{ registry = "https://download.pytorch.org/whl/cu124" }}, marker = "extra != 'extra-4-mine-old'" }},
-    {{ name = "requests", extra = ["socks"] }}, {{ name = "colorama", marker = "sys_platform == 'win32'" }},
+    {{ name = "requests", extra = ["socks"] }}, {{ name = "colorama", marker = "sys_platform == 'win32' or (extra == 'extra-4-mine-old' and extra == 'extra-4-mine-new')" }},
     {{ name = "fast" }}, {{ name = "ops" }}, {{ name = "far" }}, {{ name = "special" }},
 ]
 [package.optional-dependencies]
@@ -379,28 +379,30 @@ def test_a_group_that_no_file_has_is_refused(
     assert {"pytest==8.0", "numpy==2.4.0"} <= set(recipe.packages)
 
 
+PROJECTS = {  # what each needs and has
+    "top": (["left[more]", "mac; sys_platform == 'darwin'"], {"dependency-groups": {"dev": ["tool"]}, "tool.uv.workspace": {"members": ["left"]}}),
+    "left": ([], {"project.optional-dependencies": {"more": ["right"]}}), "right": (["deep"], {}), "deep": ([], {}), "mac": ([], {}), "tool": ([], {}),
+}  # fmt: skip
+
+
 @pytest.mark.programs
 def test_the_lock_that_uv_writes_is_read_as_uv_reads_it(tmp_path: Path) -> None:
-    """Own projects alone, so that no index is asked."""
-    others = {
-        "top": '"left[more]", "mac; sys_platform == \'darwin\'"',
-        "left": "",
-        "right": '"deep"',
-        "deep": "",
-        "mac": "",
-        "tool": "",
-    }
-    for name, needs in others.items():
+    """Own projects alone, one of them a member of the workspace, so that no index is asked."""
+    for name, (needs, tables) in PROJECTS.items():
         lines = [
             "[project]",
             f'name = "{name}"',
             'version = "1.0"',
             'requires-python = ">=3.11"',
-            f"dependencies = [{needs}]",
+            f"dependencies = {needs}",
         ]
-        lines += ["[project.optional-dependencies]", 'more = ["right"]'] if name == "left" else []
-        lines += ["[dependency-groups]", 'dev = ["tool"]'] if name == "top" else []
-        lines += ["[tool.uv.sources]", *(f'{other} = {{path = "{"" if name == "top" else "../"}{other}"}}' for other in others if other not in ("top", name))]  # fmt: skip
+        for title, table in tables.items():
+            lines += [f"[{title}]", *(f"{key} = {texts}" for key, texts in table.items())]
+        places = {
+            other: f'{{path = "{tmp_path}/{other}"}}' for other in PROJECTS if other not in ("top", name)
+        }
+        places |= {"left": "{workspace = true}"} if name == "top" else {}
+        lines += ["[tool.uv.sources]", *(f"{other} = {place}" for other, place in places.items())]
         folder = tmp_path if name == "top" else tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "pyproject.toml").write_text("\n".join(lines) + "\n")
