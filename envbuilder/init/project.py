@@ -294,7 +294,7 @@ def _read_lock(
             requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
         elif name not in names and not taken:
             requests.packages[name] = wanted
-            message = f"`{wanted.text}` is not in `{lock.name}`, which is older: `lock` chooses its version"
+            message = f"`{wanted.text}` is not in `{lock.name}`, which may be older: `lock` chooses its version"
             requests.note(wanted.where, message)
     for name, extension in asked.extensions.items():
         if name not in requests.extensions and canonicalize_name(name) not in names:
