@@ -70,10 +70,7 @@ class _Target:
             return f"os_name {'==' if (extra[3] in chosen) == (extra[1] == '==') else '!='} 'posix'"
 
         environment = dict[str, str | AbstractSet[str]](self.markers, extras=chosen, dependency_groups=chosen)
-        try:
-            return not marker or Marker(_EXTRA.sub(truth, marker)).evaluate(environment, context="lock_file")
-        except InvalidMarker:
-            return False
+        return not marker or Marker(_EXTRA.sub(truth, marker)).evaluate(environment, context="lock_file")
 
 
 def _read_uv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
@@ -156,10 +153,10 @@ def _read_poetry(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
         if not wanted or is_extra or not target.fits(name, *(by_group.get(group) for group in wanted)):
             continue
         source = table_of(package, "source")
-        url, place = str(source.get("url", "")), dict[str, Any]()
-        kind = source.get("type")
+        url, kind, place = str(source.get("url", "")), source.get("type"), dict[str, Any]()
         if kind == "git":
-            place = {**source, "git": url, "rev": source.get("resolved_reference", "")}
+            below = source.get("subdirectory", "")
+            place = {"git": url, "rev": source.get("resolved_reference", ""), "subdirectory": below}
         elif kind == "url":
             place = _url_place(url, tables_of(package, "files"))
         elif kind in ("file", "directory"):
@@ -175,7 +172,8 @@ def _read_pipenv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
         for name in table_of(lock, section):
             package = table_of(table_of(lock, section), name)
             if target.fits(name, package.get("markers")):
-                place = {"url": package["file"]} if "file" in package else package
+                hashes = [{"hash": digest} for digest in texts_of(package.get("hashes"))]
+                place = _url_place(str(package["file"]), hashes) if "file" in package else package
                 version = str(package.get("version", "")).removeprefix("==").strip("*")
                 yield Package(name, version, place, indexes.get(package.get("index"), ""))
 
@@ -213,14 +211,14 @@ def _read_pixi(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     _need_platform(by_platform, target)
     for entry in tables_of(platforms, str(by_platform[target.platform])):
         kind, url = next(((kind, str(url)) for kind, url in entry.items()), ("", ""))
-        row, file = details.get(url, {}), _file(url)
+        row, file = details.get(url, {}), _conda_package(url)
         if kind == "conda" and file:
             purls = " ".join(texts_of(row.get("purls")))
             purl = re.search(r"pkg:pypi/([\w.-]+)", purls)
             depends = [text.split()[:1] for text in texts_of(row.get("depends"))]
             is_python = row.get("noarch") == "python" or ["python"] in depends
             is_python = bool(purl) if "purls" in row else is_python and bool(_CHANNEL.fullmatch(url))
-            yield Package(*file, is_python=is_python, purl=purl[1] if purl else "")
+            yield file._replace(is_python=is_python, purl=purl[1] if purl else "")
         elif kind == "pypi":
             name = text_of(row.get("name")) or url
             yield _of_pip(name, text_of(row.get("version")), url, text_of(row.get("sha256", "")))
@@ -239,16 +237,16 @@ def _read_conda_lock(lock: Mapping[str, Any], target: _Target) -> Iterator[Packa
             continue
         if row.get("manager") == "conda":
             is_python = "python" in table_of(row, "dependencies") and bool(_CHANNEL.fullmatch(url))
-            _, _, _, _, build = _file(url) or (*range(4), "")
-            yield Package(name, version, build=build, is_python=is_python)
+            package = _conda_package(url) or Package(name, build="")
+            yield package._replace(name=name, version=version, is_python=is_python)
         else:
             yield _of_pip(name, version, url, text_of(table_of(row, "hash").get("sha256", "")))
 
 
-def _file(url: str) -> tuple[str, str, dict[str, str], str, str] | None:
-    """Return what the file of a conda package is named for, as the first fields of a `Package`."""
+def _conda_package(url: str) -> Package | None:
+    """Return name, version and build of conda's package, which the name of its file has."""
     file = _CONDA_FILE.fullmatch(unquote(url.rpartition("/")[2]))
-    return (file[1], file[2], {}, "", file[3]) if file else None
+    return Package(file[1], file[2], build=file[3]) if file else None
 
 
 def _of_pip(name: str, version: str, url: str, digest: str) -> Package:
@@ -362,6 +360,8 @@ def _packages(
     target = _Target(markers=processor.markers(python), platform=platform, wanted=frozenset(requests.wanted))
     try:
         return list(row.read(lock, target)), target
+    except InvalidMarker as error:
+        raise UsageError(f"`{where}` has a marker that cannot be read: {error}") from error
     except UsageError as error:
         raise UsageError(f"`{where}` cannot be read: {error.message}", hint=error.hint) from error
 

@@ -29,7 +29,7 @@ from envbuilder.init.pip import (
     request_build,
     request_imported,
 )
-from envbuilder.init.requests import Request, Requests, read_text
+from envbuilder.init.requests import Requests, read_text
 from envbuilder.init.unread import OURS, name_unread
 from envbuilder.recipe.extension import GIT_URL, Extension
 
@@ -289,12 +289,15 @@ def _read_lock(
         requests.note(str(lock), f"this lock's versions win over the ranges of {files}")
     for name, wanted in asked.packages.items():
         taken = requests.packages.get(name)
-        if taken and not _meets(taken, wanted):
+        exact = re.search(r"==([^*,;]+?)(\.\*)?$", taken.text) if taken else None
+        if taken and exact and not Requirement(wanted.text).specifier.contains(exact[1], prereleases=True):
             message = f"`{taken.text}` of `{lock.name}` is taken: the lock is older than `{wanted.text}`"
             requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
         elif name not in names and not taken:
             requests.packages[name] = wanted
-            message = f"`{wanted.text}` is not in `{lock.name}`, which may be older: `lock` chooses its version"
+            message = (
+                f"`{wanted.text}` is not in `{lock.name}`, which may be older: `lock` chooses its version"
+            )
             requests.note(wanted.where, message)
     for name, extension in asked.extensions.items():
         if name not in requests.extensions and canonicalize_name(name) not in names:
@@ -304,19 +307,13 @@ def _read_lock(
     } | requests.pins
 
 
-def _meets(taken: Request, wanted: Request) -> bool:
-    """Return whether an exact version meets a requirement's bounds."""
-    version = re.search(r"==([^*,;]+?)(\.\*)?$", taken.text)
-    return not version or Requirement(wanted.text).specifier.contains(version[1], prereleases=True)
-
-
 def read_python_version(path: Path, requests: Requests) -> None:
-    """Read the `.python-version` of pyenv and uv: one version in a line, or the name of an interpreter with it."""
-    lines = [line.strip() for line in read_text(path).splitlines() if line.strip()[:1] not in ("", "#")]
-    if lines and (version := re.fullmatch(r"(?:c?python-?)?(3\.\d+)(?:\.\d+)?", lines[0])):
+    """Read the `.python-version` of pyenv and uv: a version, or the name of an interpreter with it."""
+    text = read_text(path).strip()
+    if version := re.search(r"^(?:c?python-?)?(3\.\d+)(?:\.\d+)?\s*$", text, re.MULTILINE):
         requests.pin("python", f"=={version[1]}.*", str(path))
-    elif lines:
-        requests.leave(str(path), lines[0], "no version of CPython")
+    else:
+        requests.leave(str(path), text, "no version of CPython")
 
 
 def git_of(folder: Path, runner: Runner) -> Callable[..., str]:

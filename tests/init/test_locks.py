@@ -316,6 +316,11 @@ def test_a_lock_gives_its_versions_and_tells_the_rest(name: str, tmp_path: Path)
         ("conda-lock.yml", "version: 2\n", "version 2 of conda-lock's"),
         ("pylock.toml", 'lock-version = "2.0"\n', "version 2.0 of PEP 751's"),
         ("uv.lock", "[", "is not TOML"),
+        (
+            "poetry.lock",
+            POETRY.replace("platform_machine ==", "platform_machine ="),
+            "has a marker that cannot be read",
+        ),
         ("Pipfile.lock", "[", "is not JSON"),
         ("pixi.lock", "[", "cannot be read as a lock"),
         ("pixi.lock", PIXI.replace("linux-64:", "osx-64:"), "has packages for osx-64, and none for linux-64"),
