@@ -85,7 +85,7 @@ def read_live(place: Path, runner: Runner, requests: Requests) -> None:
 def _find(place: Path) -> tuple[Path, list[Path]]:
     """Return the folder of an environment, and those of its packages: before those of the Python below it, where they count."""
     ways = (place,) if place.is_dir() else (place.absolute().parent.parent, place.resolve().parent.parent)
-    for prefix in map(Path.resolve, ways):
+    for prefix in map(Path.resolve, ways if place.exists() else ()):
         if sites := _sites(prefix):
             settings = load_text(prefix / "pyvenv.cfg", Mistakes()) or ""
             home = re.search(r"^home *= *(.+)$", settings, re.MULTILINE)

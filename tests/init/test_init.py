@@ -282,6 +282,13 @@ def test_a_torchvision_of_another_torch_becomes_the_one_that_fits(tmp_path: Path
     assert said.startswith("`torchvision==0.15.1` stands for `torchvision==0.15.0`")
 
 
+def test_a_setuptools_too_old_for_torch_becomes_the_bound_that_fits(tmp_path: Path):
+    requests = wishes(pytorch="==2.13.0")
+    read_requirement("setuptools==66.1.1", "freeze.txt:1", requests)
+    assert made(tmp_path, requests).packages == ("setuptools>=77.0.3",)
+    assert any("stands for `setuptools==66.1.1`" in left.message for left in requests.left)
+
+
 def test_an_image_of_pytorch_may_name_two_numbers(tmp_path: Path):
     (tmp_path / "Dockerfile").write_text("FROM pytorch/pytorch:1.13-cuda11.6-cudnn8-devel\n")
     requests = Requests()

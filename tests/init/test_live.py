@@ -148,8 +148,9 @@ def test_conda_s_packages_are_taken_by_their_names_of_the_index(tmp_path: Path) 
 
 
 def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no environment and no Python of one"):
-        read(tmp_path)
+    for path in (tmp_path, tmp_path / "none", Path("/none")):
+        with pytest.raises(UsageError, match="is no environment and no Python of one"):
+            read(path)
     (tmp_path / SITE).mkdir(parents=True)
     (tmp_path / "conda-meta").mkdir()
     (tmp_path / "conda-meta/a.json").write_text("[]")
