@@ -70,7 +70,8 @@ def read_live(place: Path, runner: Runner, requests: Requests) -> None:
         elif info.parent == infos[name].parent:
             requests.note(where, f"`{name}` is there twice: {info.name} and {infos[name].name}")
     for record in records:
-        for name in {_name(info) for info in record.infos if info not in infos.values()}:
+        for info in set(record.infos) - set(infos.values()):
+            name = canonicalize_name(info.name.partition("-")[0])
             other = f"{packages[name].version} is in its place" if name in packages else "it is gone"
             requests.note(where, f"conda noted `{name}` {record.package.version}, and {other}")
     if packages.pop("pip", None):
@@ -115,10 +116,6 @@ def _records(prefix: Path) -> Iterator[_Record]:
             raise UsageError(f"`{path}` is no record of conda: {error}") from error
 
 
-def _name(info: Path) -> str:
-    return canonicalize_name(info.name.partition("-")[0])
-
-
 def _package(
     dist: Distribution, of_conda: Package | None, runner: Runner, requests: Requests
 ) -> Package | None:
@@ -142,7 +139,10 @@ def _package(
 
 def _origin(text: str, runner: Runner, requests: Requests) -> Mapping[str, Any]:
     """Return from where a `direct_url.json` says that a package was installed."""
-    direct = json.loads(text)
+    try:
+        direct = dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a `direct_url.json` cannot be read: {error}") from error
     url, below = str(direct.get("url")), str(direct.get("subdirectory", ""))
     if commit := direct.get("vcs_info", {}).get("commit_id"):
         return {"git": url, "rev": commit, "subdirectory": below}

@@ -39,7 +39,6 @@ _CHANNEL: Final = re.compile(r".*/(conda-forge|main|pytorch|nvidia)/(label/[^/]+
 _EXTRA: Final = re.compile(r"\bextra\s*(==|!=)\s*([\"'])(.*?)\2")
 _SYSTEM: Final = re.compile(r"platform|python|os_name|implementation")  # what markers ask for beside extras
 _CONDA_FILE: Final = re.compile(r"(.+)-([^-]+)-([^-]+?)(\.conda|\.tar\.bz2)")
-_RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +76,7 @@ def _read_uv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     """Yield what the project or the members of the workspace reach; the other packages are of groups and extras."""
     manifest, by_name = table_of(lock, "manifest"), defaultdict(list)
     for package in tables_of(lock, "package"):
-        by_name[package.get("name")].append(package)
+        by_name[str(package.get("name"))].append(package)
     members = texts_of(manifest.get("members"))
     roots = []
     for package in tables_of(lock, "package"):
@@ -166,7 +165,7 @@ def _read_poetry(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
 
 def _read_pipenv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     sources = tables_of(table_of(lock, "_meta"), "sources")
-    indexes = {source.get("name"): str(source.get("url")) for source in sources}
+    indexes = {str(source.get("name")): str(source.get("url")) for source in sources}
     target.offered |= lock.keys() - {"_meta", "default"}
     for section in ("default", *sorted(target.wanted & lock.keys())):
         for name in table_of(lock, section):
@@ -175,7 +174,7 @@ def _read_pipenv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
                 hashes = [{"hash": digest} for digest in texts_of(package.get("hashes"))]
                 place = _url_place(str(package["file"]), hashes) if "file" in package else package
                 version = str(package.get("version", "")).removeprefix("==").strip("*")
-                yield Package(name, version, place, indexes.get(package.get("index"), ""))
+                yield Package(name, version, place, indexes.get(str(package.get("index")), ""))
 
 
 def _read_pylock(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
@@ -204,9 +203,10 @@ def _read_pixi(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
     target.offered |= environments.keys() - {"default"}
     name = next((name for name in environments if name in target.wanted), "default")
     platforms = table_of(table_of(environments, name), "packages")
-    details = {row.get("conda") or row.get("pypi"): row for row in tables_of(lock, "packages")}
+    details = {str(row.get("conda") or row.get("pypi")): row for row in tables_of(lock, "packages")}
     # Version 7 has names for platforms.
-    aliases = {row.get("name"): row.get("subdir", row.get("name")) for row in tables_of(lock, "platforms")}
+    rows = tables_of(lock, "platforms")
+    aliases = {str(row.get("name")): str(row.get("subdir", row.get("name"))) for row in rows}
     by_platform = {aliases.get(alias, alias): alias for alias in platforms}
     _need_platform(by_platform, target)
     for entry in tables_of(platforms, str(by_platform[target.platform])):
@@ -261,7 +261,7 @@ def _of_pip(name: str, version: str, url: str, digest: str) -> Package:
 def _need_platform(platforms: Iterable[str], target: _Target) -> None:
     if target.platform not in platforms:
         raise UsageError(
-            f"it has packages for {', '.join(sorted(platforms)) or 'no system'}, and none for {target.platform}",
+            f"it has packages for {', '.join(sorted(map(str, platforms))) or 'no system'}, and none for {target.platform}",
             hint=f"lock for `{target.platform}` too, with the tool that wrote it",
         )
 
@@ -401,7 +401,7 @@ def request(packages: list[Package], path: Path, requests: Requests) -> None:
             requests.leave(where, package.name, "no version, and no address from which it is taken")
         elif BROUGHT.match(name):
             brought.append(f"{name}=={package.version}")
-            if _RUNTIME.fullmatch(name) and (cuda := re.match(r"\d+\.\d+", package.version)):
+            if name.startswith("nvidia-cuda-runtime") and (cuda := re.match(r"\d+\.\d+", package.version)):
                 requests.pin("cuda", f"=={cuda[0]}", where)
         else:
             read_requirement(f"{package.name}=={package.version}", where, requests)

@@ -57,7 +57,7 @@ def read(prefix: Path) -> tuple[Requests, list[str]]:
     return requests, [left.message for left in requests.left]
 
 
-def told(messages: list[str], *words: str) -> bool:
+def has_each(messages: list[str], *words: str) -> bool:
     """Whether each of the words stands in one message, and no message is without."""
     return len(messages) == len(words) and all(any(word in message for message in messages) for word in words)
 
@@ -84,7 +84,7 @@ def test_the_packages_of_pip_are_pinned_and_torchs_file_says_its_cuda(tmp_path: 
     fast, far = requests.extensions["fast"], requests.extensions["far"]
     assert (fast.git, fast.commit, fast.path) == ("https://host.example/fast", COMMIT, "py")
     assert (far.url, far.sha256) == (archive["url"], "c" * 64)
-    assert told(messages, '"pip"', "nvidia-cublas-cu12==12.4.5.8", "all that is installed"), messages
+    assert has_each(messages, '"pip"', "nvidia-cublas-cu12==12.4.5.8", "all that is installed"), messages
 
 
 def test_a_torch_without_cuda_is_for_no_gpu(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_no_tool_noted_is_listed(tmp_path: Path) -> None:
     assert list(requests.packages) == ["einops"]
     compiled = "left out _fused.cpython-311-x86_64-linux-gnu.so, ops: compiled"
     expected = (compiled, "left out helper.py: no package", '"built 0.1": its setup.py', "~umpy", "on Python's path", "all that is installed")  # fmt: skip
-    assert told(messages, *expected), messages
+    assert has_each(messages, *expected), messages
 
 
 def test_conda_s_packages_are_taken_by_their_names_of_the_index(tmp_path: Path) -> None:
@@ -144,14 +144,16 @@ def test_conda_s_packages_are_taken_by_their_names_of_the_index(tmp_path: Path) 
     ]
     assert list(requests.apt) == ["ffmpeg"]
     expected = ("conda noted `numpy` 1.26.4, and 2.1.0 is in its place", "conda and pip both claim `six` 1.16.0", "left out libgomp==14.2.0=h7_1", "stand for conda's ffmpeg 7.1", "left out assimp 5.4.3: only conda", "all that is installed")  # fmt: skip
-    assert told(messages, *expected), messages
+    assert has_each(messages, *expected), messages
 
 
 def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", Path("/none")):
         with pytest.raises(UsageError, match="is no environment and no Python of one"):
             read(path)
-    (tmp_path / SITE).mkdir(parents=True)
+    install(tmp_path, "far", "1.0", direct_url_json="[")
+    with pytest.raises(UsageError, match=r"`direct_url\.json` cannot be read"):
+        read(tmp_path)
     (tmp_path / "conda-meta").mkdir()
     (tmp_path / "conda-meta/a.json").write_text("[]")
     with pytest.raises(UsageError, match=r"a\.json` is no record of conda"):

@@ -1,11 +1,17 @@
 """`init --from LOCK`: each tool's lock gives exactly its versions, and what a recipe cannot keep is listed."""
 
+import contextlib
+import copy
+import functools
 import json
+import operator
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from uv import find_uv_bin
 
 from envbuilder import cli
@@ -207,7 +213,7 @@ class Case:
     text: str
     packages: tuple[str, ...]
     pins: tuple[str, ...]
-    told: tuple[str, ...]
+    left: tuple[str, ...]
     extensions: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
 
@@ -219,7 +225,7 @@ CASES = {
         packages=("numpy==2.2.6", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
         pins=("python ==3.11.*", "cuda ==12.4", "pytorch ==2.6.0"),
         extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
-        told=("read for Python 3.11", "dev, old, vis", "out colorama: for another", "nvidia-cublas-cu12==12.4.5.8: torch", "https://site.example/ of special", "hashes"),
+        left=("read for Python 3.11", "dev, old, vis", "out colorama: for another", "nvidia-cublas-cu12==12.4.5.8: torch", "https://site.example/ of special", "hashes"),
     ),
     "uv.lock of an extra that excludes another": Case(
         text=UV,
@@ -227,14 +233,14 @@ CASES = {
         packages=("cycler==0.12.1", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
         pins=("python ==3.11.*", "pytorch ==2.5.1"),
         extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
-        told=("read for Python 3.11", ": dev: none", "out colorama: for another", "https://site.example/ of special", "hashes"),
+        left=("read for Python 3.11", ": dev: none", "out colorama: for another", "https://site.example/ of special", "hashes"),
     ),
     "poetry.lock": Case(
         text=POETRY,
         packages=(),
         pins=("python ==3.11.*", "cuda ==12.4", "pytorch ==2.6.0"),
         extensions=(FAST,),
-        told=("read for Python 3.11", "dev, vis", "out async-timeout: for", "nvidia-cuda-runtime-cu12==12.4.127: torch", "hashes"),
+        left=("read for Python 3.11", "dev, vis", "out async-timeout: for", "nvidia-cuda-runtime-cu12==12.4.127: torch", "hashes"),
     ),
     "poetry.lock with an extra and a group": Case(
         text=POETRY,
@@ -242,41 +248,41 @@ CASES = {
         packages=("cycler==0.12.1", "pytest==8.0"),
         pins=("python ==3.11.*", "cuda ==12.4", "pytorch ==2.6.0"),
         extensions=(FAST,),
-        told=("read for Python 3.11", "out async-timeout: for", "nvidia-cuda-runtime-cu12==12.4.127: torch", "hashes"),
+        left=("read for Python 3.11", "out async-timeout: for", "nvidia-cuda-runtime-cu12==12.4.127: torch", "hashes"),
     ),
     "Pipfile.lock": Case(
         text=PIPENV,
         packages=("einops==0.8.0", "special==1.0"),
         pins=("python ==3.11.*",),
         extensions=(FAST,),
-        told=("develop", "out colorama: for another", '".": the environment holds', "https://site.example/ of special", "hashes"),
+        left=("develop", "out colorama: for another", '".": the environment holds', "https://site.example/ of special", "hashes"),
     ),
     "pylock.toml": Case(
         text=PYLOCK,
         wanted=("dev",),
         packages=("einops==0.8.0", "pytest==8.0"),
         pins=("python ==3.13.*",),
-        told=("read for Python 3.13", "hashes"),
+        left=("read for Python 3.13", "hashes"),
     ),
     "pixi.lock": Case(
         text=PIXI,
         packages=("einops==0.8.0", "xxhash==3.5.0.*"),
         pins=("python ==3.11.*", "cuda ==12.6", "pytorch ==2.6.0"),
         extensions=(FAST,),
-        told=("dev", "libgomp==14.2.0=h7_1: Debian", "stand for conda's ffmpeg 7.1.0", "out arm 0.1, assimp 5.4.3: only conda", "hashes"),
+        left=("dev", "libgomp==14.2.0=h7_1: Debian", "stand for conda's ffmpeg 7.1.0", "out arm 0.1, assimp 5.4.3: only conda", "hashes"),
     ),
     "pixi.lock of another environment and version": Case(
         text=re.sub(r"^version: 6", "version: 7\nplatforms:\n- name: cluster\n  subdir: linux-64", PIXI).replace("      linux-64:", "      cluster:"),
         wanted=("dev",),
         packages=("pytest==8.0",),
         pins=(),
-        told=("hashes",),
+        left=("hashes",),
     ),
     "conda-lock.yml": Case(
         text=CONDA_LOCK,
         packages=("einops==0.8.0", "numpy==1.26.4.*"),
         pins=("cuda ==12.4", "python ==3.11.*"),
-        told=("dev", "hashes"),
+        left=("dev", "hashes"),
     ),
 }  # fmt: skip
 
@@ -290,7 +296,7 @@ def place(folder: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_lock_gives_its_versions_and_tells_the_rest(name: str, tmp_path: Path) -> None:
+def test_a_lock_gives_its_versions_and_names_the_rest(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     requests = Requests(gpus=("A100",), wanted=case.wanted, top=tmp_path)
     read_source(place(tmp_path, name.split(maxsplit=1)[0], case.text), requests)
@@ -302,8 +308,8 @@ def test_a_lock_gives_its_versions_and_tells_the_rest(name: str, tmp_path: Path)
     ]  # fmt: skip
     assert tuple(extensions) == case.extensions
     messages = [left.message for left in requests.left]
-    assert all(any(words in message for message in messages) for words in case.told), messages
-    assert len(messages) == len(case.told), messages
+    assert all(any(words in message for message in messages) for words in case.left), messages
+    assert len(messages) == len(case.left), messages
 
 
 @pytest.mark.parametrize(
@@ -330,6 +336,28 @@ def test_a_lock_gives_its_versions_and_tells_the_rest(name: str, tmp_path: Path)
 def test_a_lock_that_cannot_be_read_is_refused(name: str, text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
         read_source(place(tmp_path, name, text), Requests())
+
+
+def parts(tables: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The ways to each value of a lock."""
+    yield path
+    steps = (
+        tables.items() if isinstance(tables, dict) else enumerate(tables) if isinstance(tables, list) else ()
+    )
+    for step, value in steps:
+        yield from parts(value, (*path, step))
+
+
+@pytest.mark.parametrize("name", ["pixi.lock", "Pipfile.lock", "conda-lock.yml"])
+def test_a_lock_with_a_value_of_another_type_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    lock = yaml.safe_load(CASES[name].text)
+    for *above, last in list(parts(lock))[1::5]:
+        changed = copy.deepcopy(lock)
+        table = functools.reduce(operator.getitem, above, changed)
+        for value in (None, {"a": 1}, ["x"]):
+            table[last] = value
+            with contextlib.suppress(UsageError):
+                read_source(place(tmp_path, name, json.dumps(changed)), Requests(gpus=("A100",)))
 
 
 def test_a_lock_is_read_for_the_processor_of_the_gpus(tmp_path: Path) -> None:
