@@ -10,7 +10,7 @@ import functools
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -289,9 +289,8 @@ _FORMATS: Final = (
 )  # fmt: skip
 
 
-def find_locks(paths: Iterable[Path]) -> list[tuple[Path, str]]:
+def find_locks(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     """Return the locks among files, each with a pattern for the names of the files that it was made of; the first one counts."""
-    paths = tuple(paths)
     return [(path, row.manifests) for row in _FORMATS for path in paths if re.fullmatch(row.names, path.name)]
 
 

@@ -261,7 +261,8 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     ]
     scripts = [] if images or nested else named(r"(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)")
     chosen = [*(images or nested)[:1], *scripts[:1], *environments[:1], *builds, *lists]
-    locks = find_locks(files)[:1]
+    # A script's or a group's lock has its name too.
+    locks = find_locks([path for path in files if path.name.count(".") == 1])[:1]
     made_of = [path for path in chosen for _, names in locks if re.fullmatch(names, path.name)]
     for path in chosen:
         if path not in made_of:

@@ -397,6 +397,16 @@ def test_a_lock_wins_over_the_files_that_it_was_made_of(tmp_path: Path) -> None:
     assert not [message for message in messages if "fast" in message]
 
 
+def test_a_lock_of_a_script_or_a_group_is_not_a_folder_s(tmp_path: Path) -> None:
+    for name, text in (("pylock.dev.toml", PYLOCK), ("plot.py.lock", UV), ("gpu.conda-lock.yml", CONDA_LOCK)):
+        place(tmp_path, name, text)
+    (tmp_path / "requirements.txt").write_text("einops\n")
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [request.text for request in requests.packages.values()] == ["einops"]
+    assert [left.message for left in requests.left] == ["this file is not read"] * 3
+
+
 def test_a_group_that_no_file_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
