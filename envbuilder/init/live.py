@@ -85,14 +85,16 @@ def read_live(place: Path, runner: Runner, requests: Requests) -> None:
 
 def _find(place: Path) -> tuple[Path, list[Path]]:
     """Return the folder of an environment, and those of its packages: before those of the Python below it, where they count."""
-    ways = (place,) if place.is_dir() else (place.absolute().parent.parent, place.resolve().parent.parent)
-    for prefix in map(Path.resolve, ways if place.exists() else ()):
+    ways = (
+        [path.parent.parent for path in (place.absolute(), place.resolve())] if place.is_file() else [place]
+    )
+    for prefix in ways:
         if sites := _sites(prefix):
             settings = load_text(prefix / "pyvenv.cfg", Mistakes()) or ""
             home = re.search(r"^home *= *(.+)$", settings, re.MULTILINE)
             if home and re.search(r"^include-system-site-packages *= *true", settings, re.MULTILINE):
                 sites += _sites(Path(home[1].strip()).parent)
-            return prefix, sites
+            return prefix.resolve(), sites
     message = f"`{place}` is no environment and no Python of one: no `lib/python3.*/site-packages` is there"
     hint = "`python -c 'import sys; print(sys.prefix)'` of that environment says its folder"
     raise UsageError(message, hint=hint)

@@ -37,7 +37,7 @@ _INSTALL: Final = re.compile(
 def name_unread(top: Path, read: set[Path], requests: Requests) -> None:
     """Report the files that are not read: at the top, and below it those that `--from` reads."""
     for path in sorted((*top.glob("*"), *top.glob("[!.]*/*"))):
-        if path in read or path.resolve() in requests.read or not path.is_file() or not requests.holds(path):
+        if not path.is_file() or not requests.holds(path) or path in read or path.resolve() in requests.read:
             continue
         is_list = path.parent.name == "requirements" and path.suffix in (".txt", ".in")
         if is_list or _READABLE.fullmatch(path.name) or find_locks([path]):

@@ -148,7 +148,8 @@ def test_conda_s_packages_are_taken_by_their_names_of_the_index(tmp_path: Path) 
 
 
 def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "none", Path("/none")):
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path, tmp_path / "loop", Path("/none")):
         with pytest.raises(UsageError, match="is no environment and no Python of one"):
             read(path)
     install(tmp_path, "far", "1.0", direct_url_json="[")
