@@ -85,10 +85,8 @@ def read_live(place: Path, runner: Runner, requests: Requests) -> None:
 
 def _find(place: Path) -> tuple[Path, list[Path]]:
     """Return the folder of an environment, and those of its packages: before those of the Python below it, where they count."""
-    ways = (
-        [path.parent.parent for path in (place.absolute(), place.resolve())] if place.is_file() else [place]
-    )
-    for prefix in ways:
+    ways = [path.parent.parent for path in (place.absolute(), place.resolve())] if place.is_file() else []
+    for prefix in ways or [place]:
         if sites := _sites(prefix):
             settings = load_text(prefix / "pyvenv.cfg", Mistakes()) or ""
             home = re.search(r"^home *= *(.+)$", settings, re.MULTILINE)
