@@ -70,7 +70,7 @@ def read_live(place: Path, runner: Runner, requests: Requests) -> None:
         elif info.parent == infos[name].parent:
             requests.note(where, f"`{name}` is there twice: {info.name} and {infos[name].name}")
     for record in records:
-        for info in set(record.infos) - set(infos.values()):
+        for info in sorted(set(record.infos) - set(infos.values())):
             name = canonicalize_name(info.name.partition("-")[0])
             other = f"{packages[name].version} is in its place" if name in packages else "it is gone"
             requests.note(where, f"conda noted `{name}` {record.package.version}, and {other}")
