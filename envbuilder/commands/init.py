@@ -3,6 +3,7 @@
 import shutil
 import sys
 import textwrap
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,8 @@ from envbuilder.init import NewRecipe, RecipeSources, as_text, as_typed, copy_ex
     "envbuilder init mine --gpu A100 --pytorch 2.6.0",
     "envbuilder init mine --from . --gpu A100 --try",
     "envbuilder init mine --from environment.yml --gpu A100",
+    "envbuilder init mine --from uv.lock --with dev --gpu A100",
+    "envbuilder init mine --from-env ~/miniconda3/envs/mine --gpu A100",
 )
 def init(
     session: Session,
@@ -36,8 +39,12 @@ def init(
     projects: Annotated[
         list[str] | None, typer.Option("--from", metavar="PROJECT",
             help="a folder, the address of a git repository, requirements.txt, environment.yml, pyproject.toml, setup.py, "
-                 "a Dockerfile, a definition file or a shell script; may be repeated")
+                 "a lock such as uv.lock, a Dockerfile, a definition file or a shell script; may be repeated")
     ] = None,
+    wanted: Annotated[list[str] | None, typer.Option("--with", metavar="NAME",
+        help="a group or an extra beside what a lock installs by itself, or another environment of pixi; may be repeated")] = None,
+    live: Annotated[Path | None, typer.Option("--from-env", metavar="PREFIX",
+        help="an environment of pip, uv or conda that is installed: its folder or its Python; nothing of it runs")] = None,
     from_machine: Annotated[
         bool, typer.Option("--from-machine", help="the GPUs, nvcc, gcc, Python and torch of this machine")
     ] = False,
@@ -51,7 +58,7 @@ def init(
     """Write a first recipe: from three questions, from what a project or this machine has, or from an example."""
     if not example:
         sources = RecipeSources(
-            projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()),
+            projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()), wanted=tuple(wanted or ()), live=live,
             versions={"pytorch": pytorch, "python": python},
         )  # fmt: skip
         is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json
@@ -61,7 +68,7 @@ def init(
         )  # fmt: skip
         text, reached = "\n".join((as_text(recipe), *describe_layout(recipe))), "checked"
     else:
-        if new or projects or from_machine or gpus or pytorch or python:
+        if new or projects or live or wanted or from_machine or gpus or pytorch or python:
             hint = f"`envbuilder init --example {example}`, then edit the recipe"
             raise UsageError("`--example` takes neither a name nor pins", hint=hint)
         recipe, findings, reached = copy_example(example, recipes), (), "locked"

@@ -32,18 +32,20 @@ from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile, read_script
 from envbuilder.init.indexes import take_indexes
+from envbuilder.init.live import read_live
+from envbuilder.init.locks import find_locks, read_lock
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
-    other_lock,
     read_folder,
     read_git,
+    read_python_version,
     read_setup,
     read_setup_cfg,
 )
 from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
-from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pylock, read_pyproject
+from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pyproject
 from envbuilder.lock.git import check_out, find_commit
 from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
@@ -58,8 +60,8 @@ Ask = Callable[[str, str], str]  # question and default → answer
 Report = Callable[[str], None]
 _KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
-    "(.yml, .yaml), pyproject.toml, pylock.toml, pixi.toml, Pipfile, setup.py, setup.cfg, a Dockerfile, a definition file (.def) "
-    "or a shell script (.sh)"
+    "(.yml, .yaml), pyproject.toml, pixi.toml, Pipfile, the lock of uv, pixi, Poetry, Pipenv or conda-lock, pylock.toml, setup.py, "
+    "setup.cfg, a Dockerfile, a definition file (.def) or a shell script (.sh)"
 )
 _HERE: Final = "this machine"
 _PYTHON: Final = """\
@@ -126,14 +128,16 @@ def read_source(path: Path, requests: Requests) -> None:
         ".sh": read_script, ".py": read_setup if "setup" in path.name.lower() else None,
     }  # fmt: skip
     named = {
-        r".*dockerfile.*": read_dockerfile, r"pylock(\..+)?\.toml": read_pylock, r"pixi\.toml": read_pixi_file, r"pipfile": read_pipfile,
+        r".*dockerfile.*": read_dockerfile, r"pixi\.toml": read_pixi_file, r"pipfile": read_pipfile, r"\.python-version": read_python_version,
+        r"requirements.*\.lock": read_requirements,
     }  # fmt: skip
     reader = next(
         (reader for pattern, reader in named.items() if re.fullmatch(pattern, path.name.lower())),
         readers.get(path.suffix.lower()),
     )
-    if hint := other_lock(path):
-        raise UsageError(f"`{path}` is a lock that is not read", hint=hint)
+    if find_locks([path]):
+        read_lock(path, requests)
+        return
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {_KINDS}")
     with blaming_content(f"`{path}`"):
@@ -269,6 +273,8 @@ class RecipeSources:
     projects: tuple[str, ...]
     machine: bool
     gpus: tuple[str, ...]
+    live: Path | None = None  # an environment that is installed, or its Python
+    wanted: tuple[str, ...] = ()  # groups, extras, and environments of pixi
     versions: Mapping[str, str]  # of pytorch and python; "" where none was given
 
 
@@ -288,9 +294,14 @@ def write_recipe(
         hint = "`envbuilder init NAME`, or `envbuilder init --example a100`"
         raise UsageError("which name has the new recipe?", hint=hint)
     new_path(name, recipes)
-    requests, tables = Requests(), load_tables()
+    requests = Requests(wanted=sources.wanted, python=sources.versions.get("python", ""))
+    tables = load_tables()
     if sources.machine:
         read_machine(environment, runner, requests)
+    if sources.gpus:  # a lock has packages for one processor
+        take_gpus(sources.gpus, tables, requests)
+    if sources.live:
+        read_live(sources.live, runner, requests)
     for project in sources.projects:
         need_no_credentials(project)
         if re.match(r"git\+|\w+://", project):
@@ -302,8 +313,7 @@ def write_recipe(
                 paths = (known.path for known in requests.extensions.values() if not known.is_remote)
                 folders = {above for path in paths if path for above in (Path(path), *Path(path).parents)}
                 check_submodules(sorted(filter(requests.holds, folders)), requests)
-    if sources.gpus:
-        take_gpus(sources.gpus, tables, requests)
+    _need_something(sources, requests)
     for key, version in sources.versions.items():
         if version:
             _take_version(tables, requests, key, f"`--{key}`", version)
@@ -314,7 +324,22 @@ def write_recipe(
             "without a terminal, `init` requires `--gpu MODEL`, such as A100, or `--gpu none`",
             hint=f"{shlex.join(('envbuilder', *typed))} --gpu MODEL",
         )
-    return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *sources.projects))
+    live = (str(sources.live),) if sources.live else ()
+    return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *live, *sources.projects))
+
+
+def _need_something(sources: RecipeSources, requests: Requests) -> None:
+    """Raise UsageError if a wanted group was in no file, or if the files say nothing that a recipe can hold."""
+    if unknown := [name for name in sources.wanted if name not in requests.offered]:
+        has = f"they have {', '.join(sorted(requests.offered))}" if requests.offered else "they have none"
+        raise UsageError(f"no file has a group, an extra or an environment `{unknown[0]}`", hint=has)
+    content = (requests.pins, requests.packages, requests.apt, requests.extensions, requests.env)
+    if sources.projects and not any(content):
+        raise UsageError(
+            f"nothing that a recipe can hold was found in {', '.join(f'`{name}`' for name in sources.projects)}",
+            hint="`--from FILE` names another file; without `--from`, `init` asks for the versions",
+            findings=tuple(requests.left),
+        )
 
 
 def _read_repository(text: str, runner: Runner, requests: Requests) -> None:

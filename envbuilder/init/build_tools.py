@@ -106,12 +106,12 @@ def required(build: dict[str, object]) -> list[str]:
 
 def load_toml(path: Path) -> dict[str, dict[str, Any]]:
     """Return a TOML file's tables; raises UsageError for a file that is none."""
-    return {key: value for key, value in load_toml_values(path).items() if isinstance(value, dict)}
+    return {key: value for key, value in parse_toml(read_text(path), path).items() if isinstance(value, dict)}
 
 
-def load_toml_values(path: Path) -> dict[str, Any]:
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
     """Return all that a TOML file has at its top; raises UsageError for a file that is none."""
     try:
-        return tomllib.loads(read_text(path))
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"`{path}` is not TOML: {error}") from error

@@ -201,8 +201,9 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
             requests.note(wanted.where, f"`{name}` stands for `{wanted.text}`: its version goes with torch's")
             requests.packages[name] = replace(wanted, text=name)
     _bound(requests, recipe, tables)
-    kept = dict(requests.packages)
-    companions = dict(tables.torches.by_name[recipe.pytorch].companions)
+    kept, torch = dict(requests.packages), tables.torches.by_name[recipe.pytorch]
+    fitting = {name: f"{name}=={version}" for name, version in torch.companions}
+    fitting |= {"setuptools": f"setuptools{torch.setuptools}"} if torch.setuptools else {}
     while True:
         whole = replace(recipe, packages=tuple(wanted.text for wanted in kept.values()))
         rejected = _rejected(judge(whole, tables, host), tuple(kept))
@@ -210,7 +211,7 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
             return whole
         for name, problem in rejected.items():
             wanted = kept.pop(name)
-            if name in companions and wanted.text != (fits := f"{name}=={companions[name]}"):
+            if wanted.text != (fits := fitting.get(name, wanted.text)):
                 requests.note(wanted.where, f"`{fits}` stands for `{wanted.text}`: {problem.message}")
                 kept[name] = replace(wanted, text=fits)
             else:

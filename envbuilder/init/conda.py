@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, PlacedNode, load, text_of
 from envbuilder.init.pip import read_line, read_requirement
-from envbuilder.init.requests import CONFIGURED, Requests
+from envbuilder.init.requests import CONFIGURED, Package, Requests
 from envbuilder.recipe.requirement_file import logical_lines
 
 _PINS: Final = {
@@ -31,9 +31,12 @@ _SYSTEM: Final = re.compile(
     # of conda alone, mostly in the export of a whole environment
     r"aws-.*|m2w64-.*|msys2-.*|vc|vc14_runtime|vs2015_runtime|ucrt|pthreads-win32|pthread-stubs|win_inet_pton|krb5|freeglut|jasper|"
     r"brotli-bin|c-ares|xorg-.*|zeromq|yaml|orc|re2|snappy|tbb|gettext|glib-tools|blas-devel|xxhash|tzdata|alsa-lib|attr|dav1d|"
+    r"cpython|python-gil|python-freethreading|"  # parts of Python
     r"pywin32|pywinpty|win32_setctime|wincertstore|menuinst|dataclasses|appnope|"  # of other systems and older Pythons
     r"font-ttf-.*|fonts-.*|graphite2|harfbuzz|keyutils|mpg123|mysql-.*|nspr|nss|pixman|cairo|pulseaudio.*|svt-av1|x264|x265|aom"
 )
+_GCC: Final = re.compile(r"g(cc|xx)(_linux-64)?")
+_KNOWN: Final = re.compile(f"{_SYSTEM.pattern}|{_GCC.pattern}")
 _SPEC: Final = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
     r"(?:(?P<op>==|=|!=|~=|>=|<=|>|<)\s*(?P<version>[^\s=,]+)(?:=(?P<build>\S+))?|"
@@ -110,8 +113,24 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
     requests.say_together()
 
 
-def read_spec(text: str, where: str, requests: Requests) -> None:
-    """Read one spec: `channel::name=version=build`, or one with another comparison."""
+def read_locked(package: Package, where: str, requests: Requests) -> None:
+    """Read a package that conda installs. Without Python in it, Debian's stands for it if a table knows which, else it is listed."""
+    name, version, names = package.name.lower(), package.version, _names()
+    usual, build = name.replace("_", "-"), f"={package.build}" if package.build else ""
+    known = {*_PINS, *names.pypi, *names.conda, "cpuonly"}
+    if usual in names.debian:
+        requests.moved.append((where, f"{name} {version}"))
+        requests.debian(names.debian[usual], where)
+    elif package.is_python or usual in known or _KNOWN.fullmatch(name):
+        if _PINS.get(name) == "cuda":
+            version = ".".join(version.split(".")[:2])
+        read_spec(f"{name}=={version}{build}", where, requests, purl=package.purl)
+    else:
+        requests.conda.append((where, f"{name} {version}"))
+
+
+def read_spec(text: str, where: str, requests: Requests, *, purl: str = "") -> None:
+    """Read one spec: `channel::name=version=build`, or one with another comparison. `purl` is its name on a Python index, if known."""
     spec = _SPEC.fullmatch(text.partition("#")[0].strip())
     # A choice between versions is left out. Several bounds are a requirement of pip.
     if "|" in text or (spec is None and "[" in text):
@@ -127,7 +146,7 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
         requests.pin(_PINS[name], specifier, where)
         if name in ("cudatoolkit", "pytorch-cuda"):
             requests.note(where, f"`{text}` is the key `cuda`, which brings the whole toolkit")
-    elif re.fullmatch(r"g(cc|xx)_linux-64|g(cc|xx)", name):
+    elif _GCC.fullmatch(name):
         requests.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)
     elif name == "cpuonly":
         requests.gpus = requests.gpus or ()
@@ -146,13 +165,14 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
     elif _SYSTEM.fullmatch(name):
         requests.system.append((where, text))
     else:
-        if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", spec["build"] or "")):
-            requests.pin("cuda", f"=={build[1]}", where)
+        if name == "pytorch" and (build := re.search(r"cuda(\d+?)\.?(\d)(?=_|$)", spec["build"] or "")):
+            requests.pin("cuda", f"=={build[1]}.{build[2]}", where)
         if not name.startswith(("pytorch", "torch")):  # whose releases have the same numbers on an index
             specifier = re.sub(r"^(==\d+(?:\.\d+)*)$", r"\1.*", specifier)
-        if usual not in names.pypi:
+        pypi = purl or names.pypi.get(usual, "")
+        if not pypi:
             requests.guessed.append((where, name))
-        read_requirement(f"{names.pypi.get(usual, name)}{specifier}", where, requests)
+        read_requirement(f"{pypi or name}{specifier}", where, requests)
 
 
 def _specifier(operator: str, version: str) -> str:

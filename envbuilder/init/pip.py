@@ -61,6 +61,10 @@ _KNOWN_FOLDERS: Final = re.compile(
     r"(CUDA|CUDNN|NCCL|ROCM|HIP|CONDA|PYTHON|TORCH|BUILD|CACHE|DATA|OUTPUT|SOURCE|INSTALL|(LD_)?LIBRARY|TORCH_EXTENSIONS)_(?!INCLUDE).*"
 )
 _OTHER_GPUS: Final = re.compile(r".*/whl/(?:nightly/|test/)?(?:rocm|xpu)")
+# What torch requires of NVIDIA's and Triton's packages, each at one version; since CUDA 13 most names have no number.
+BROUGHT: Final = re.compile(
+    r"nvidia-.*-cu\d+$|nvidia-(cu(blas|fft|file|rand|solver|sparse)|cuda-\w+|nvjitlink|nvtx)$|(pytorch-)?triton$"
+)
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
@@ -169,7 +173,7 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
     if row and row.wrong:
         requests.misnamed[name] = Request(text=str(requirement), where=where)
         return
-    if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
+    if BROUGHT.match(name):
         requests.leave(where, text, "torch brings the one that it was built with")
         return
     if local:

@@ -13,12 +13,16 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from envbuilder.compat.python_code import CodeCall, PythonCode, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
+from envbuilder.init.locks import find_locks, read_lock
 from envbuilder.init.pip import (
     module_name,
     read_requirement,
@@ -26,10 +30,10 @@ from envbuilder.init.pip import (
     request_imported,
 )
 from envbuilder.init.requests import Requests, read_text
+from envbuilder.init.unread import OURS, name_unread
 from envbuilder.recipe.extension import GIT_URL, Extension
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
-_OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
 _PKG_RESOURCES: Final = "setuptools<82"  # which dropped it: https://setuptools.pypa.io/en/latest/history.html
 _LONGEST_WAY: Final = 4  # calls between an import and `load()`
 
@@ -234,22 +238,6 @@ def _check_orphans(top: Path, covered: set[Path], requests: Requests) -> None:
         requests.note(str(folder), message, hint="check its name and its flags")
 
 
-# Locks of others, and the command that writes from each what `init` reads.
-_LOCKS: Final = {
-    "uv.lock": "uv export --frozen --format pylock.toml --output-file pylock.toml",
-    "poetry.lock": "poetry export --output requirements.txt",
-    "Pipfile.lock": "pipenv requirements > requirements.txt",
-    "pixi.lock": "pixi workspace export conda-environment environment.yml",
-    "conda-lock.yml": "conda-lock render --kind env",
-}  # fmt: skip
-
-
-def other_lock(path: Path) -> str:
-    """Return how to turn a lock of another program into what `init` reads, "" for any other file."""
-    command = _LOCKS.get(path.name, "")
-    return command and f"`{command}` writes one that `--from` reads"
-
-
 def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], None]) -> None:
     """Read the files at the top of a project that name what it needs, the least exact first, and its extensions."""
 
@@ -262,36 +250,82 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     files = sorted(filter(is_there, top.iterdir()))
     images = named(r"(?i:.*dockerfile.*)|.*\.def")
     nested = [top / "docker/Dockerfile", top / ".devcontainer/Dockerfile"]
-    nested = [path for path in nested if is_there(path) and not _OURS.match(read_text(path))]
+    nested = [path for path in nested if is_there(path) and not OURS.match(read_text(path))]
     environments = named(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml")
     below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
     lists = named(r"requirements?\.(txt|in)")[-1:] or [path for path in below if is_there(path)][:1]
     builds = [
         top / name
-        for name in ("pixi.toml", "Pipfile", "pyproject.toml", "setup.cfg", "setup.py")
+        for name in (".python-version", "pixi.toml", "Pipfile", "pyproject.toml", "setup.cfg", "setup.py")
         if top / name in files
     ]
-    lists = lists or ([] if builds else named(r"pylock(\..+)?\.toml")[:1])
     scripts = [] if images or nested else named(r"(?i:(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)")
     chosen = [*(images or nested)[:1], *scripts[:1], *environments[:1], *builds, *lists]
+    # A script's or a group's lock has its name too.
+    locks = find_locks([path for path in files if path.name.count(".") == 1])[:1]
+    made_of = [path for path in chosen for _, names in locks if re.fullmatch(names, path.name)]
     for path in chosen:
-        read(path, requests)
-    for path in (
-        *images,
-        *scripts,
-        *environments,
-        *named(r"requirements?[-_.].*\.(txt|in)|pylock(\..+)?\.toml"),
-    ):
-        if path not in chosen:
-            requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
-    for path in filter(other_lock, files):
-        requests.note(
-            str(path), "this lock is not read: `lock` chooses versions of its own", hint=other_lock(path)
-        )
+        if path not in made_of:
+            read(path, requests)
+    for path, _ in locks:
+        _read_lock(path, made_of, requests, read)
     read_extensions(top, requests)
-    if not (chosen or requests.extensions or requests.left):
+    name_unread(top, {*chosen, *dict(locks)}, requests)
+    if not (chosen or locks or requests.extensions or requests.left):
         message = "no file here says what the project needs, and it has no extension"
         requests.note(str(top), message, hint="`--from FILE` reads one of another name")
+
+
+def _read_lock(
+    lock: Path, made_of: list[Path], requests: Requests, read: Callable[[Path, Requests], None]
+) -> None:
+    """Read a lock, and of the files that it was made of what it lacks: variables, and what was added to them since."""
+    asked = Requests(top=requests.top, submodules=requests.submodules, wanted=requests.wanted)
+    for path in made_of:
+        read(path, asked)
+    names = read_lock(lock, requests)
+    requests.env, requests.offered = asked.env | requests.env, requests.offered | asked.offered
+    if made_of:
+        files = ", ".join(f"`{path.name}`" for path in made_of)
+        requests.note(str(lock), f"this lock's versions win over the ranges of {files}")
+    for name, wanted in asked.packages.items():
+        taken = requests.packages.get(name)
+        exact = re.search(r"==([^*,;]+?)(\.\*)?$", taken.text) if taken else None
+        if taken and exact and not Requirement(wanted.text).specifier.contains(exact[1], prereleases=True):
+            message = f"`{taken.text}` of `{lock.name}` is taken: the lock is older than `{wanted.text}`"
+            requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
+        elif name not in names and not taken:
+            requests.packages[name] = wanted
+            message = (
+                f"`{wanted.text}` is not in `{lock.name}`, which may be older: `lock` chooses its version"
+            )
+            requests.note(wanted.where, message)
+    for name, extension in asked.extensions.items():
+        if name not in requests.extensions and canonicalize_name(name) not in names:
+            requests.extension(extension, str(lock))
+    requests.pins = {
+        key: asked.pins[key] for key in asked.pins if key in ("pytorch", "python")
+    } | requests.pins
+
+
+def read_python_version(path: Path, requests: Requests) -> None:
+    """Read the `.python-version` of pyenv and uv: a version, or the name of an interpreter with it."""
+    text = read_text(path).strip()
+    if version := re.search(r"^(?:c?python-?)?(3\.\d+)(?:\.\d+)?\s*$", text, re.MULTILINE):
+        requests.pin("python", f"=={version[1]}.*", str(path))
+    else:
+        requests.leave(str(path), text, "no version of CPython")
+
+
+def git_of(folder: Path, runner: Runner) -> Callable[..., str]:
+    """Return what asks git in a folder. A stranger's `.git/config` may name programs to start and servers to fetch from: neither happens."""
+    settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
+
+    def git(*words: str, why: str) -> str:
+        argv = ("git", "-C", str(folder), *settings, *words)
+        return runner.run(Command(argv=argv, why=why, env=(("GIT_ALLOW_PROTOCOL", "none"),)))
+
+    return git
 
 
 def read_git(path: Path, runner: Runner, requests: Requests) -> None:
@@ -299,13 +333,7 @@ def read_git(path: Path, runner: Runner, requests: Requests) -> None:
     folder = (path if path.is_dir() else path.parent).resolve()
     if not any((above / ".git").exists() for above in (folder, *folder.parents)):
         return
-    # A stranger's `.git/config` may name programs, which git would start, and servers to fetch from.
-    settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
-
-    def git(*words: str, why: str) -> str:
-        argv = ("git", "-C", str(folder), *settings, *words)
-        return runner.run(Command(argv=argv, why=why, env=(("GIT_ALLOW_PROTOCOL", "none"),)))
-
+    git = git_of(folder, runner)
     with contextlib.suppress(CommandError, ToolError, ValueError):
         day = git("log", "-1", "--format=%cs", "--", ".", why="ask when the project last changed")
         requests.day = max(filter(None, (requests.day, date.fromisoformat(day.strip()))))

@@ -3,10 +3,11 @@
 import itertools
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -67,6 +68,18 @@ class Request:
         return version[1] if version else ""
 
 
+class Package(NamedTuple):
+    """One package that a tool has locked or installed: of an index by its version, otherwise from its place."""
+
+    name: str
+    version: str = ""
+    place: Mapping[str, Any] = {}  # as `read_place` takes it
+    registry: str = ""  # the address of its index
+    build: str | None = None  # conda's; None for one of pip
+    is_python: bool = True
+    purl: str = ""  # the name on a Python index of one of conda, where that is known
+
+
 @dataclass(slots=True, kw_only=True)
 class Requests:
     """Requests, collected line by line; a later line wins. Paths of extensions are absolute until the recipe has its place."""
@@ -82,6 +95,13 @@ class Requests:
     system: list[tuple[str, str]] = field(default_factory=list)
     # Names of conda that no table knows.
     guessed: list[tuple[str, str]] = field(default_factory=list)
+    # Programs and libraries of conda: those that Debian's stand for, and those that only conda has, with their versions.
+    moved: list[tuple[str, str]] = field(default_factory=list)
+    conda: list[tuple[str, str]] = field(default_factory=list)
+    # Groups and extras of projects and locks, and environments of pixi: those that the user wants, and those that were seen.
+    wanted: tuple[str, ...] = ()
+    offered: set[str] = field(default_factory=set)
+    python: str = ""  # by an option: the one for whose markers locks are read
     day: date | None = None  # when the project last changed
     # absent folder → repository, commit
     submodules: dict[Path, tuple[str, str]] = field(default_factory=dict)
@@ -112,7 +132,7 @@ class Requests:
         self._say(InitCode.LEFT, where, f"left out {texts}: {why}", "")
 
     def say_together(self) -> None:
-        """Report the names of `system` and `guessed`, each list in one line."""
+        """Report the names of `system`, `guessed`, `moved` and `conda`, each list in one line."""
         if self.system:
             where, names = self.system[0][0], ", ".join(text for _, text in self.system)
             self.leave_all(where, names, "Debian, torch or the CUDA toolkit brings what a recipe needs of it")
@@ -121,8 +141,17 @@ class Requests:
             where, names = guessed[0][0], ", ".join(f"`{name}`" for _, name in guessed)
             message = f"taken for the packages of these names on the Python index: {names}"
             self.note(where, message, hint="conda's names may be another project's there; look at each")
-        self.system.clear()
-        self.guessed.clear()
+        if self.moved:
+            where, names = self.moved[0][0], ", ".join(text for _, text in self.moved)
+            self.note(where, f"packages of Debian, in its versions, stand for conda's {names}")
+        # conda has some packages by two names.
+        others = [text for _, text in self.conda if canonicalize_name(text.split()[0]) not in self.packages]
+        if others:
+            where, names = self.conda[0][0], ", ".join(others)
+            why = "only conda has them: programs, libraries, and packages of its less usual channels"
+            self.leave_all(where, names, why)
+        for texts in (self.system, self.guessed, self.moved, self.conda):
+            texts.clear()
 
     def say_gates(self) -> None:
         """Report what is set for a setup.py to compile, as far as the recipe has it."""

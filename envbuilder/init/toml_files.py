@@ -1,5 +1,5 @@
 """Read what a pyproject.toml requires, by the standard's tables, Poetry's, pixi's, and from where uv's tables say; and a
-pixi.toml, a pylock.toml and a Pipfile.
+pixi.toml and a Pipfile.
 
 A name alone would be fetched from the Python index, where it may be a stranger's: a requirement that uv or Poetry takes from
 a repository, a folder or its own workspace is never requested by its name. uv's page "Managing dependencies" defines the tables.
@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from packaging.markers import InvalidMarker, Marker
-from packaging.pylock import Pylock, PylockValidationError
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.python_code import project_files
 from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
-from envbuilder.init.build_tools import load_toml, load_toml_values, requirement_name
+from envbuilder.init.build_tools import load_toml, requirement_name
 from envbuilder.init.conda import read_spec
 from envbuilder.init.pip import read_arguments, read_requirement
 from envbuilder.init.requests import Requests
@@ -30,40 +29,59 @@ def read_pyproject(path: Path, requests: Requests) -> None:
     """Read the dependencies, and report the settings of uv and Poetry that a recipe does not take."""
     tables = load_toml(path)
     project, tool, where = tables.get("project", {}), tables.get("tool", {}), str(path)
-    uv, poetry = _table(tool, "uv"), _table(tool, "poetry")
+    uv, poetry = table_of(tool, "uv"), table_of(tool, "poetry")
     if isinstance(python := project.get("requires-python"), str):
         requests.pin("python", python, where)
-    indexes = {str(index.get("name")): str(index.get("url")) for index in _tables(uv, "index")}
+    indexes = {str(index.get("name")): str(index.get("url")) for index in tables_of(uv, "index")}
     places: dict[str, Mapping[str, Any]] = {
-        canonicalize_name(name): _place_of(given) for name, given in _table(uv, "sources").items()
+        canonicalize_name(name): _place_of(given) for name, given in table_of(uv, "sources").items()
     }
-    for text in _texts(project.get("dependencies")):
+    extras, groups = table_of(project, "optional-dependencies"), table_of(tables, "dependency-groups")
+    requests.offered |= extras.keys() | groups.keys()
+    chosen = (
+        text for name in requests.wanted for text in (*texts_of(extras.get(name)), *_group(groups, name))
+    )
+    for text in (*texts_of(project.get("dependencies")), *chosen):
         place = places.get(requirement_name(text), {})
         if url := indexes.get(str(place.get("index"))):
             read_arguments(("--extra-index-url", url), where, requests, locate=path.parent.joinpath)
-        if not _read_place(requirement_name(text), place, path, requests):
+        if not read_place(requirement_name(text), place, path, requests):
             read_requirement(text, where, requests)
-    if "dependencies" in _texts(project.get("dynamic")):
-        _read_dynamic(_table(_table(tool, "setuptools"), "dynamic").get("dependencies"), path, requests)
-    if extras := _table(project, "optional-dependencies"):
-        why = "extras are chosen by who installs a project"
-        requests.leave(where, f"optional-dependencies: {', '.join(extras)}", why)
-    if groups := tables.get("dependency-groups"):
-        why = "groups are for those who develop the project"
-        requests.leave(where, f"dependency-groups: {', '.join(groups)}", why)
-    for name, given in _table(poetry, "dependencies").items():
+    if "dependencies" in texts_of(project.get("dynamic")):
+        _read_dynamic(table_of(table_of(tool, "setuptools"), "dynamic").get("dependencies"), path, requests)
+    reasons = {
+        "optional-dependencies": "who installs a project chooses extras",
+        "dependency-groups": "who develops it needs groups",
+    }
+    for (key, why), tables_by_name in zip(reasons.items(), (extras, groups), strict=True):
+        if others := [name for name in tables_by_name if name not in requests.wanted]:
+            requests.leave(where, f"{key}: {', '.join(others)}", why, hint=f"`--with {others[0]}` takes it")
+    if others := [*table_of(poetry, "group"), *(poetry.keys() & {"dev-dependencies"})]:
+        requests.leave(
+            where, f"groups of Poetry: {', '.join(others)}", "a lock that has them can be read with them"
+        )
+    for name, given in table_of(poetry, "dependencies").items():
         place = _place_of(given)
         wanted = place.get("version") if place else given
-        if _read_place(name, place, path, requests):
+        if read_place(name, place, path, requests):
             continue
         if not isinstance(wanted, str):
             requests.leave(where, f"{name} = {given}", "no version that a recipe can say")
         elif name == "python":
-            requests.pin("python", _bounds(wanted), where)
+            requests.pin("python", bounds(wanted), where)
         else:
-            read_requirement(f"{name}{_bounds(wanted)}", where, requests)
+            read_requirement(f"{name}{_extras(place)}{bounds(wanted)}", where, requests)
     _leave_settings(uv, poetry, path, requests)
-    read_pixi(_table(tool, "pixi"), path, requests)
+    read_pixi(table_of(tool, "pixi"), path, requests)
+
+
+def _group(groups: Mapping[str, Any], name: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the requirements of a group and of those that it includes (PEP 735)."""
+    for item in groups.get(name, ()) if name not in above else ():
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from _group(groups, str(item.get("include-group")), (*above, name))
 
 
 def read_pixi(tables: Mapping[str, Any], path: Path, requests: Requests) -> None:
@@ -72,12 +90,12 @@ def read_pixi(tables: Mapping[str, Any], path: Path, requests: Requests) -> None
         if named := tables.get(key):
             texts = f"{key}: {', '.join(named)}" if isinstance(named, dict) else key
             requests.leave(str(path), texts, "only the default environment of pixi is read")
-    targets = _table(tables, "target")
-    for table in (tables, *(_table(targets, name) for name in ("linux", "linux-64", "unix"))):
-        for name, given in _table(table, "dependencies").items():
+    targets = table_of(tables, "target")
+    for table in (tables, *(table_of(targets, name) for name in ("linux", "linux-64", "unix"))):
+        for name, given in table_of(table, "dependencies").items():
             wanted = _place_of(given).get("version", "") if isinstance(given, dict) else given
             read_spec(f"{name} {_spec(str(wanted))}".strip(), str(path), requests)
-        for name, given in _table(table, "pypi-dependencies").items():
+        for name, given in table_of(table, "pypi-dependencies").items():
             _read_entry(name, given, path, requests)
     requests.say_together()
 
@@ -92,35 +110,15 @@ def _spec(text: str) -> str:
     return f"={text.removesuffix('.*')}" if re.match(r"\d", text) else text.removeprefix("*")
 
 
-def read_pylock(path: Path, requests: Requests) -> None:
-    """Read the packages of a pylock.toml (PEP 751) for Linux: each with its version, or from where it is taken."""
-    try:
-        lock = Pylock.from_dict(load_toml_values(path))
-    except PylockValidationError as error:
-        raise UsageError(f"`{path}` cannot be read: {error}", hint="PEP 751 defines it") from error
-    locate = path.parent.joinpath
-    for package in lock.packages:
-        if package.marker and not package.marker.evaluate(_MARKERS, context="lock_file"):
-            continue
-        if package.vcs and package.vcs.url:
-            text = _git(package.name, package.vcs.url, package.vcs.commit_id, package.vcs.subdirectory or "")
-            read_requirement(text, str(path), requests)
-        elif package.directory:
-            read_arguments(("--editable", f"./{package.directory.path}"), str(path), requests, locate=locate)
-        elif package.archive and package.archive.url:
-            digest = package.archive.hashes.get("sha256", "")
-            read_requirement(f"{package.name} @ {package.archive.url}#sha256={digest}", str(path), requests)
-        elif package.version is None:
-            requests.leave(str(path), package.name, "no version, and no address from which it is taken")
-        else:
-            read_requirement(f"{package.name}=={package.version}", str(path), requests)
-
-
 def read_pipfile(path: Path, requests: Requests) -> None:
     """Read the packages of a Pipfile."""
     tables = load_toml(path)
     if isinstance(python := tables.get("requires", {}).get("python_version"), str):
         requests.pin("python", f"=={python}.*", str(path))
+    if others := sorted(tables.keys() - {"requires", "packages", "scripts", "pipenv"}):
+        requests.leave(
+            str(path), f"groups: {', '.join(others)}", "a lock that has them can be read with them"
+        )
     for name, given in tables.get("packages", {}).items():
         _read_entry(name, given, path, requests)
 
@@ -128,9 +126,15 @@ def read_pipfile(path: Path, requests: Requests) -> None:
 def _read_entry(name: str, given: object, path: Path, requests: Requests) -> None:
     """Read a package of pixi or Pipenv: a version of pip's, `*` for any, or a table that says from where it is taken."""
     place = _place_of(given)
-    if not _read_place(name, place, path, requests):
+    if not read_place(name, place, path, requests):
         wanted = place.get("version", "*") if place else given
-        read_requirement(f"{name}{'' if wanted == '*' else wanted}", str(path), requests)
+        read_requirement(f"{name}{_extras(place)}{'' if wanted == '*' else wanted}", str(path), requests)
+
+
+def _extras(place: Mapping[str, Any]) -> str:
+    """Return the extras that a table asks for, as pip writes them."""
+    names = texts_of(place.get("extras"))
+    return f"[{','.join(names)}]" if names else ""
 
 
 def _place_of(given: object) -> Mapping[str, Any]:
@@ -149,7 +153,7 @@ def _fits(marker: object) -> bool:
         return False
 
 
-def _read_place(name: str, place: Mapping[str, Any], path: Path, requests: Requests) -> bool:
+def read_place(name: str, place: Mapping[str, Any], path: Path, requests: Requests) -> bool:
     """Request what lies at a place; False where there is none but an index."""
     where, locate = str(path), path.parent.joinpath
     if "git" in place:
@@ -192,7 +196,7 @@ def _members(name: str, path: Path) -> Iterator[str]:
 def _read_dynamic(given: object, path: Path, requests: Requests) -> None:
     """Read the files from which setuptools takes the dependencies. Those of a setup.py are read with it."""
     files = given.get("file", []) if isinstance(given, dict) else []
-    for name in [files] if isinstance(files, str) else _texts(files):
+    for name in [files] if isinstance(files, str) else texts_of(files):
         read_arguments(("--requirement", name), str(path), requests, locate=path.parent.joinpath)
     if not files and not any((path.parent / name).is_file() for name in ("setup.py", "setup.cfg")):
         requests.leave(str(path), 'dynamic = ["dependencies"]', "its build computes them, and nothing runs")
@@ -200,35 +204,35 @@ def _read_dynamic(given: object, path: Path, requests: Requests) -> None:
 
 def _leave_settings(uv: Mapping[str, Any], poetry: Mapping[str, Any], path: Path, requests: Requests) -> None:
     """Report the indexes and bounds that uv and Poetry have for all packages."""
-    for index in (*_tables(uv, "index"), *_tables(poetry, "source")):
+    for index in (*tables_of(uv, "index"), *tables_of(poetry, "source")):
         if not (index.get("explicit") or index.get("priority") == "explicit"):
             words = ("--extra-index-url", str(index.get("url")))
             read_arguments(words, str(path), requests, locate=path.parent.joinpath)
     for key in ("index-url", "extra-index-url", "find-links"):
         given = uv.get(key, [])
-        for url in [given] if isinstance(given, str) else _texts(given):
+        for url in [given] if isinstance(given, str) else texts_of(given):
             read_arguments((f"--{key}", url), str(path), requests, locate=path.parent.joinpath)
     for key in ("override-dependencies", "constraint-dependencies"):
-        if texts := _texts(uv.get(key)):
+        if texts := texts_of(uv.get(key)):
             hint = "add the bounds that matter to `packages`"
             requests.leave(str(path), f"{key}: {', '.join(texts)}", "the lock fixes every version", hint=hint)
 
 
-def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def table_of(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     table = tables.get(key)
     return table if isinstance(table, dict) else {}
 
 
-def _tables(tables: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+def tables_of(tables: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
     rows = tables.get(key)
     return (row for row in (rows if isinstance(rows, list) else []) if isinstance(row, dict))
 
 
-def _texts(items: object) -> list[str]:
+def texts_of(items: object) -> list[str]:
     return [item for item in items if isinstance(item, str)] if isinstance(items, list) else []
 
 
-def _bounds(text: str) -> str:
+def bounds(text: str) -> str:
     """Return the PEP 440 specifier of Poetry's: ^1.2 is >=1.2,<2."""
     return ",".join(filter(None, (_bound(part.strip()) for part in text.split(","))))
 

@@ -282,6 +282,13 @@ def test_a_torchvision_of_another_torch_becomes_the_one_that_fits(tmp_path: Path
     assert said.startswith("`torchvision==0.15.1` stands for `torchvision==0.15.0`")
 
 
+def test_a_setuptools_too_old_for_torch_becomes_the_bound_that_fits(tmp_path: Path):
+    requests = wishes(pytorch="==2.13.0")
+    read_requirement("setuptools==66.1.1", "freeze.txt:1", requests)
+    assert made(tmp_path, requests).packages == ("setuptools>=77.0.3",)
+    assert any("stands for `setuptools==66.1.1`" in left.message for left in requests.left)
+
+
 def test_an_image_of_pytorch_may_name_two_numbers(tmp_path: Path):
     (tmp_path / "Dockerfile").write_text("FROM pytorch/pytorch:1.13-cuda11.6-cudnn8-devel\n")
     requests = Requests()
@@ -825,6 +832,9 @@ def test_without_a_terminal_the_newest_torch_is_taken_and_said(project: Path, ca
     [
         (("--from", "nothing.txt"), "there is no file"),
         (("--from", "notes.md"), "cannot tell the kind of"),
+        (("--from", "empty", "--gpu", "A100"), "nothing that a recipe can hold was found in `empty`"),
+        (("--from-env", "empty", "--gpu", "A100"), "`empty` is no environment and no Python of one"),
+        (("--with", "dev", "--gpu", "A100"), "no file has a group, an extra or an environment `dev`"),
         (("--gpu", "B20"), "did you mean `B200`"),
         (("--gpu", "A100", "--pytorch", "99.1"), "no pytorch 99.1 is offered"),
         (("--gpu", "A100", "--python", "3.7"), "offered: 3.8, 3.9, 3.10, 3.11"),
@@ -834,6 +844,7 @@ def test_what_cannot_be_used_is_refused_with_a_way_on(
     arguments: tuple[str, ...], words: str, project: Path, capsys
 ):
     (project / "notes.md").touch()
+    (project / "empty").mkdir()
     code, _, err = call(capsys, "init", "mine", *arguments)
     assert code == 2
     assert words in err

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core.errors import UsageError
 from envbuilder.init import make, read_source
 from envbuilder.init.requests import Requests
 from envbuilder.recipe.load import load
@@ -448,27 +447,26 @@ PROJECTS = {
     ),
     "pixi": Project(
         files=(
-            ("pixi.toml", PIXI), ("pixi.lock", ""),
+            ("pixi.toml", PIXI),
         ),
         packages=("numpy<3,>=1.26", "pandas==2.2.*", "einops", "timm>=1"),
         pins=("python ==3.11.* pixi.toml", "pytorch ==2.6.* pixi.toml", "cuda ==12.4.* pixi.toml"),
-        left=("feature: dev", "environments: dev", "this lock is not read"),
+        left=("feature: dev", "environments: dev"),
     ),
     "pylock": Project(
         files=(("pylock.toml", PYLOCK),),
         packages=("einops==0.8.0",),
         extensions=(f'{{name: fast, git: "https://host.example/fast", commit: {"b" * 40}}}',),
-        pins=("pytorch ==2.6.0 pylock.toml",),
+        pins=("python ==3.11.* pylock.toml", "pytorch ==2.6.0 pylock.toml"),
+        left=("read for Python 3.11: it names none", "left out colorama: for another system", "the versions are this lock's"),
     ),
     "pipenv": Project(
         files=(
             ("Pipfile", '[requires]\npython_version = "3.10"\n[packages]\ntorch = "==2.5.1"\neinops = "*"\ntimm = {version = ">=1", extras = ["x"]}\nfast = {git = "https://host.example/fast", ref = "%s"}\n' % ("b" * 40)),
-            ("Pipfile.lock", "{}"),
         ),
-        packages=("einops", "timm>=1"),
+        packages=("einops", "timm[x]>=1"),
         extensions=(f'{{name: fast, git: "https://host.example/fast", commit: {"b" * 40}}}',),
         pins=("python ==3.10.* Pipfile", "pytorch ==2.5.1 Pipfile"),
-        left=("this lock is not read",),
     ),
     "dependencies in files of setuptools": Project(
         files=(("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = {file = ["deps.txt"]}\n'), ("deps.txt", "tqdm\n")),
@@ -495,6 +493,7 @@ PROJECTS = {
         files=(("setup.sh", "pip install tqdm\n"), ("Dockerfile", "FROM python:3.11\nRUN pip install einops\n")),
         packages=("einops",),
         pins=("python ==3.11.* Dockerfile:1",),
+        left=("this file is not read",),
     ),
     "projects of other build tools in requirements": Project(
         files=(
@@ -667,9 +666,52 @@ def test_commands_of_an_image_in_real_shapes(
         assert requests.pins["python"].text == "==3.8.*"
 
 
-@pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "Pipfile.lock", "conda-lock.yml", "pixi.lock"])
-def test_a_lock_of_another_program_is_refused_with_what_writes_one_to_read(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("")
-    with pytest.raises(UsageError, match="is a lock that is not read") as raised:
-        read_source(tmp_path / name, Requests())
-    assert "writes one that `--from` reads" in raised.value.hint
+UNREAD = {
+    "requirements.txt": "einops\n",
+    "requirements-dev.txt": "pytest\n",
+    "constraints.txt": "numpy<2\n",
+    "docs/requirements.txt": "sphinx\n",
+    "requirements/gpu.txt": "tqdm\n",
+    "pdm.lock": "",
+    "conda-linux-64.lock": "@EXPLICIT\n",
+    "Cargo.lock": "",
+    "tox.ini": "[tox]\n",
+    "apt.txt": "ffmpeg\n",
+    "Makefile": "deps:\n\t@pip install -r requirements.txt\n\tpip install flask\n",
+    "README.md": "# pip\n```sh\n$ pip install -e .[dev]\n$ pip install timm==1.0\n```\nRun pip install foo.\n",
+}
+
+
+def test_every_file_that_is_not_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    for name, text in UNREAD.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert list(requests.packages) == ["einops"]
+    messages = {left.where.removeprefix(f"{tmp_path}/"): left.message for left in requests.left}
+    assert messages == {
+        "Makefile:3": "these commands are not read: `pip install flask`",
+        "README.md:4": "these commands are not read: `pip install timm==1.0`",
+        "apt.txt": "this file is not read: a service reads it: `apt` and `packages` take what it lists",
+        "conda-linux-64.lock": "this file is not read: a list of files without dependencies; `conda-lock.yml` is read",
+        "constraints.txt": "this file is not read: it has bounds alone, and the lock fixes every version",
+        "docs/requirements.txt": "this file is not read",
+        "pdm.lock": "this file is not read: `pdm export --output requirements.txt` writes what is read",
+        "requirements-dev.txt": "this file is not read",
+        "requirements/gpu.txt": "this file is not read",
+        "tox.ini": "this file is not read: it has environments for tests",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "pin"), [("3.12\n", "==3.12.*"), ("# ours\ncpython-3.11.4\n", "==3.11.*"), ("pypy3.10\n", "")]
+)
+def test_a_python_version_file_is_the_python(text: str, pin: str, tmp_path: Path) -> None:
+    (tmp_path / ".python-version").write_text(text)
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [request.text for request in requests.pins.values()] == [pin] * bool(pin)
+    assert [left.message for left in requests.left] == [
+        f'left out "{text.strip()}": no version of CPython'
+    ] * (not pin)

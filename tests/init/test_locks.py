@@ -1,0 +1,472 @@
+"""`init --from LOCK`: each tool's lock gives exactly its versions, and what a recipe cannot keep is listed."""
+
+import contextlib
+import copy
+import functools
+import json
+import operator
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from uv import find_uv_bin
+
+from envbuilder import cli
+from envbuilder.core.errors import UsageError
+from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.init import read_source
+from envbuilder.init.requests import Requests
+from envbuilder.recipe.load import load
+
+COMMIT, DIGEST = "b" * 40, "c" * 64
+INDEX, FORGE = "https://index.example/simple", "https://conda.example/conda-forge"
+UV = f"""\
+version = 1
+revision = 3
+requires-python = ">=3.11,<3.13"
+[[package]]
+name = "mine"
+version = "0.1"
+source = {{ editable = "." }}
+dependencies = [
+    {{ name = "torch", version = "2.5.1", source = {{ registry = "{INDEX}" }}, marker = "extra == 'extra-4-mine-old'" }},
+    {{ name = "torch", version = "2.6.0+cu124", source = {{ registry = "https://download.pytorch.org/whl/cu124" }}, marker = "extra != 'extra-4-mine-old'" }},
+    {{ name = "requests", extra = ["socks"] }}, {{ name = "colorama", marker = "sys_platform == 'win32' or (extra == 'extra-4-mine-old' and extra == 'extra-4-mine-new')" }},
+    {{ name = "fast" }}, {{ name = "ops" }}, {{ name = "far" }}, {{ name = "special" }},
+]
+[package.optional-dependencies]
+old = [{{ name = "torch", version = "2.5.1", source = {{ registry = "{INDEX}" }} }}]
+vis = [{{ name = "cycler" }}]
+[package.dev-dependencies]
+dev = [{{ name = "pytest" }}]
+[[package]]
+name = "torch"
+version = "2.5.1"
+source = {{ registry = "{INDEX}" }}
+[[package]]
+name = "torch"
+version = "2.6.0+cu124"
+source = {{ registry = "https://download.pytorch.org/whl/cu124" }}
+dependencies = [{{ name = "nvidia-cublas-cu12" }}, {{ name = "numpy", version = "2.2.6", marker = "python_full_version < '3.12'" }}, {{ name = "numpy", version = "2.4.0", marker = "python_full_version >= '3.12'" }}]
+[[package]]
+name = "requests"
+version = "2.32.0"
+source = {{ registry = "{INDEX}" }}
+[package.optional-dependencies]
+socks = [{{ name = "pysocks" }}]
+[[package]]
+name = "fast"
+version = "0.3"
+source = {{ git = "https://host.example/fast?subdirectory=py&rev=main#{COMMIT}" }}
+[[package]]
+name = "ops"
+version = "0.1"
+source = {{ directory = "ops" }}
+[[package]]
+name = "far"
+version = "1.0"
+source = {{ url = "https://host.example/far-1.0.tar.gz" }}
+sdist = {{ hash = "sha256:{DIGEST}" }}
+""" + "".join(
+    f'[[package]]\nname = "{name}"\nversion = "{version}"\nsource = {{ registry = "{index}" }}\n'
+    for name, version, index in (
+        ("colorama", "0.4.6", INDEX), ("pysocks", "1.7.1", INDEX), ("cycler", "0.12.1", INDEX), ("pytest", "8.0", INDEX),
+        ("nvidia-cublas-cu12", "12.4.5.8", INDEX), ("numpy", "2.2.6", INDEX), ("numpy", "2.4.0", INDEX), ("special", "1.0", "https://site.example/"),
+    )
+)  # fmt: skip
+POETRY = f"""\
+[[package]]
+name = "torch"
+version = "2.6.0"
+optional = false
+groups = ["main"]
+[[package]]
+name = "nvidia-cuda-runtime-cu12"
+version = "12.4.127"
+optional = false
+groups = ["main"]
+markers = "platform_machine == \\"x86_64\\""
+[[package]]
+name = "async-timeout"
+version = "4.0.3"
+optional = false
+groups = ["main", "dev"]
+markers = {{main = "python_version < \\"3.10\\"", dev = "python_version < \\"3.11\\""}}
+[[package]]
+name = "cycler"
+version = "0.12.1"
+optional = true
+groups = ["main"]
+markers = "extra == \\"vis\\""
+[[package]]
+name = "pytest"
+version = "8.0"
+optional = false
+groups = ["dev"]
+[[package]]
+name = "fast"
+version = "0.3"
+optional = false
+groups = ["main"]
+[package.source]
+type = "git"
+url = "https://host.example/fast"
+reference = "main"
+resolved_reference = "{COMMIT}"
+[extras]
+vis = ["cycler"]
+[metadata]
+lock-version = "2.1"
+python-versions = "^3.11"
+"""
+PIPENV = json.dumps(
+    {
+        "_meta": {"pipfile-spec": 6, "requires": {"python_version": "3.11"}, "sources": [{"name": "a", "url": INDEX}, {"name": "b", "url": "https://site.example/"}]},
+        "default": {
+            "einops": {"version": "==0.8.0", "index": "a", "markers": "python_version >= '3.9'"}, "mine": {"path": ".", "editable": True},
+            "fast": {"git": "https://host.example/fast", "ref": COMMIT}, "special": {"version": "==1.0", "index": "b"},
+            "colorama": {"version": "==0.4.6", "markers": "sys_platform == 'win32'"},
+        },
+        "develop": {"pytest": {"version": "==8.0"}},
+    }
+)  # fmt: skip
+PYLOCK = f"""\
+lock-version = "1.0"
+created-by = "uv"
+requires-python = ">=3.11"
+dependency-groups = ["dev"]
+[[packages]]
+name = "einops"
+version = "0.8.0"
+wheels = [{{ name = "einops-0.8.0-py3-none-any.whl", url = "{INDEX}/einops-0.8.0-py3-none-any.whl", hashes = {{ sha256 = "{DIGEST}" }} }}]
+[[packages]]
+name = "pytest"
+version = "8.0"
+marker = "'dev' in dependency_groups"
+wheels = [{{ name = "pytest-8.0-py3-none-any.whl", url = "{INDEX}/pytest-8.0-py3-none-any.whl", hashes = {{ sha256 = "{DIGEST}" }} }}]
+"""
+PIXI_ROWS = f"""\
+      - conda: {FORGE}/linux-64/python-3.11.9-h0_0_cpython.conda
+      - conda: {FORGE}/linux-64/pytorch-2.6.0-cuda126_generic_py311_h1_200.conda
+      - conda: {FORGE}/linux-64/python-xxhash-3.5.0-py311_0.conda
+      - conda: {FORGE}/linux-64/libgomp-14.2.0-h7_1.conda
+      - conda: {FORGE}/linux-64/assimp-5.4.3-h8_0.conda
+      - conda: {FORGE}/linux-64/ffmpeg-7.1.0-h8_0.conda
+      - conda: https://conda.example/robots/linux-64/arm-0.1-py311_0.conda
+      - pypi: {INDEX}/einops-0.8.0-py3-none-any.whl
+      - pypi: git+https://host.example/fast?rev=main#{COMMIT}
+"""
+PIXI = f"""\
+version: 6
+environments:
+  default:
+    channels:
+    - url: {FORGE}/
+    packages:
+      linux-64:
+{PIXI_ROWS}  dev:
+    channels: []
+    packages:
+      linux-64:
+      - pypi: {INDEX}/pytest-8.0-py3-none-any.whl
+packages:
+- conda: {FORGE}/linux-64/python-3.11.9-h0_0_cpython.conda
+  purls: []
+- conda: {FORGE}/linux-64/pytorch-2.6.0-cuda126_generic_py311_h1_200.conda
+  purls:
+  - pkg:pypi/torch?source=hash-mapping
+- conda: {FORGE}/linux-64/python-xxhash-3.5.0-py311_0.conda
+  depends:
+  - python >=3.11,<3.12.0a0
+- conda: https://conda.example/robots/linux-64/arm-0.1-py311_0.conda
+  depends:
+  - python >=3.11,<3.12.0a0
+- pypi: {INDEX}/einops-0.8.0-py3-none-any.whl
+  name: einops
+  version: 0.8.0
+- pypi: {INDEX}/pytest-8.0-py3-none-any.whl
+  name: pytest
+  version: '8.0'
+- pypi: git+https://host.example/fast?rev=main#{COMMIT}
+  name: fast
+  version: 0.3.0
+"""
+CONDA_LOCK = "version: 1\nmetadata:\n  platforms: [linux-64, osx-64]\npackage:\n" + "".join(
+    f"- {{name: {name}, version: '{version}', manager: {manager}, platform: {platform}, category: {category}, dependencies: {{{needs}}}, url: '{url}'}}\n"
+    for name, version, manager, platform, category, needs, url in (
+        ("python", "3.11.9", "conda", "linux-64", "main", "", f"{FORGE}/linux-64/python-3.11.9-h0_0_cpython.conda"),
+        ("numpy", "1.26.4", "conda", "linux-64", "main", "python: '>=3.11'", f"{FORGE}/linux-64/numpy-1.26.4-py311_0.conda"),
+        ("numpy", "1.26.4", "conda", "osx-64", "main", "python: '>=3.11'", f"{FORGE}/osx-64/numpy-1.26.4-py311_0.conda"),
+        ("cuda-version", "12.4", "conda", "linux-64", "main", "", f"{FORGE}/noarch/cuda-version-12.4-h3_3.conda"),
+        ("cuda-nvcc", "12.4.131", "conda", "linux-64", "main", "", f"{FORGE}/linux-64/cuda-nvcc-12.4.131-h3_3.conda"),
+        ("einops", "0.8.0", "pip", "linux-64", "main", "", f"{INDEX}/einops-0.8.0-py3-none-any.whl"),
+        ("pytest", "8.0", "pip", "linux-64", "dev", "", f"{INDEX}/pytest-8.0-py3-none-any.whl"),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    text: str
+    packages: tuple[str, ...]
+    pins: tuple[str, ...]
+    left: tuple[str, ...]
+    extensions: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+
+FAST = f"fast https://host.example/fast {COMMIT}"
+CASES = {
+    "uv.lock": Case(
+        text=UV,
+        packages=("numpy==2.2.6", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
+        pins=("python ==3.11.*", "cuda ==12.4", "pytorch ==2.6.0"),
+        extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
+        left=("read for Python 3.11", "dev, old, vis", "out colorama: for another", "nvidia-cublas-cu12==12.4.5.8: torch", "https://site.example/ of special", "hashes"),
+    ),
+    "uv.lock of an extra that excludes another": Case(
+        text=UV,
+        wanted=("old", "vis"),
+        packages=("cycler==0.12.1", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
+        pins=("python ==3.11.*", "pytorch ==2.5.1"),
+        extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
+        left=("read for Python 3.11", ": dev: none", "out colorama: for another", "https://site.example/ of special", "hashes"),
+    ),
+    "poetry.lock": Case(
+        text=POETRY,
+        packages=(),
+        pins=("python ==3.11.*", "cuda ==12.4", "pytorch ==2.6.0"),
+        extensions=(FAST,),
+        left=("read for Python 3.11", "dev, vis", "out async-timeout: for", "nvidia-cuda-runtime-cu12==12.4.127: torch", "hashes"),
+    ),
+    "poetry.lock with an extra and a group": Case(
+        text=POETRY,
+        wanted=("vis", "dev"),
+        packages=("cycler==0.12.1", "pytest==8.0"),
+        pins=("python ==3.11.*", "cuda ==12.4", "pytorch ==2.6.0"),
+        extensions=(FAST,),
+        left=("read for Python 3.11", "out async-timeout: for", "nvidia-cuda-runtime-cu12==12.4.127: torch", "hashes"),
+    ),
+    "Pipfile.lock": Case(
+        text=PIPENV,
+        packages=("einops==0.8.0", "special==1.0"),
+        pins=("python ==3.11.*",),
+        extensions=(FAST,),
+        left=("develop", "out colorama: for another", '".": the environment holds', "https://site.example/ of special", "hashes"),
+    ),
+    "pylock.toml": Case(
+        text=PYLOCK,
+        wanted=("dev",),
+        packages=("einops==0.8.0", "pytest==8.0"),
+        pins=("python ==3.13.*",),
+        left=("read for Python 3.13", "hashes"),
+    ),
+    "pixi.lock": Case(
+        text=PIXI,
+        packages=("einops==0.8.0", "xxhash==3.5.0.*"),
+        pins=("python ==3.11.*", "cuda ==12.6", "pytorch ==2.6.0"),
+        extensions=(FAST,),
+        left=("dev", "libgomp==14.2.0=h7_1: Debian", "stand for conda's ffmpeg 7.1.0", "out arm 0.1, assimp 5.4.3: only conda", "hashes"),
+    ),
+    "pixi.lock of another environment and version": Case(
+        text=re.sub(r"^version: 6", "version: 7\nplatforms:\n- name: cluster\n  subdir: linux-64", PIXI).replace("      linux-64:", "      cluster:"),
+        wanted=("dev",),
+        packages=("pytest==8.0",),
+        pins=(),
+        left=("hashes",),
+    ),
+    "conda-lock.yml": Case(
+        text=CONDA_LOCK,
+        packages=("einops==0.8.0", "numpy==1.26.4.*"),
+        pins=("cuda ==12.4", "python ==3.11.*"),
+        left=("dev", "hashes"),
+    ),
+}  # fmt: skip
+
+
+def place(folder: Path, name: str, text: str) -> Path:
+    """Write a lock, with the folders that it names."""
+    (folder / "ops").mkdir(exist_ok=True)
+    (folder / "ops/pyproject.toml").write_text('[project]\nname = "ops"\n')
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_lock_gives_its_versions_and_names_the_rest(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    requests = Requests(gpus=("A100",), wanted=case.wanted, top=tmp_path)
+    read_source(place(tmp_path, name.split(maxsplit=1)[0], case.text), requests)
+    assert tuple(request.text for request in requests.packages.values()) == case.packages
+    assert sorted(f"{key} {request.text}" for key, request in requests.pins.items()) == sorted(case.pins)
+    extensions = [
+        " ".join(filter(None, (known.name, known.git or known.url, known.commit, known.path if known.git else "")))
+        for known in requests.extensions.values()
+    ]  # fmt: skip
+    assert tuple(extensions) == case.extensions
+    messages = [left.message for left in requests.left]
+    assert all(any(words in message for message in messages) for words in case.left), messages
+    assert len(messages) == len(case.left), messages
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("uv.lock", "version = 2\n", "version 2 of uv's format, which is not known"),
+        ("poetry.lock", '[metadata]\nlock-version = "3.0"\n', "version 3.0 of Poetry's format"),
+        ("Pipfile.lock", "{}", "version none of Pipenv's"),
+        ("pixi.lock", "version: 8\n", "version 8 of pixi's"),
+        ("conda-lock.yml", "version: 2\n", "version 2 of conda-lock's"),
+        ("pylock.toml", 'lock-version = "2.0"\n', "version 2.0 of PEP 751's"),
+        ("uv.lock", "[", "is not TOML"),
+        (
+            "poetry.lock",
+            POETRY.replace("platform_machine ==", "platform_machine ="),
+            "has a marker that cannot be read",
+        ),
+        ("Pipfile.lock", "[", "is not JSON"),
+        ("pixi.lock", "[", "cannot be read as a lock"),
+        ("pixi.lock", PIXI.replace("linux-64:", "osx-64:"), "has packages for osx-64, and none for linux-64"),
+        ("conda-lock.yml", CONDA_LOCK.replace("linux-64", "win-64"), "osx-64, win-64, and none for linux-64"),
+    ],
+)
+def test_a_lock_that_cannot_be_read_is_refused(name: str, text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        read_source(place(tmp_path, name, text), Requests())
+
+
+def parts(tables: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The ways to each value of a lock."""
+    yield path
+    steps = (
+        tables.items() if isinstance(tables, dict) else enumerate(tables) if isinstance(tables, list) else ()
+    )
+    for step, value in steps:
+        yield from parts(value, (*path, step))
+
+
+@pytest.mark.parametrize("name", ["pixi.lock", "Pipfile.lock", "conda-lock.yml"])
+def test_a_lock_with_a_value_of_another_type_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    lock = yaml.safe_load(CASES[name].text)
+    for *above, last in list(parts(lock))[1::5]:
+        changed = copy.deepcopy(lock)
+        table = functools.reduce(operator.getitem, above, changed)
+        for value in (None, {"a": 1}, ["x"]):
+            table[last] = value
+            with contextlib.suppress(UsageError):
+                read_source(place(tmp_path, name, json.dumps(changed)), Requests(gpus=("A100",)))
+
+
+def test_a_lock_is_read_for_the_processor_of_the_gpus(tmp_path: Path) -> None:
+    requests = Requests(gpus=("GH200",))
+    read_source(place(tmp_path, "conda-lock.yml", CONDA_LOCK.replace("linux-64", "linux-aarch64")), requests)
+    assert list(requests.packages) == ["einops", "numpy"]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_the_python_of_an_option_decides_a_locks_markers(python: str, tmp_path: Path) -> None:
+    requests = Requests(gpus=("A100",), python=python)
+    read_source(place(tmp_path, "uv.lock", UV), requests)
+    assert requests.packages["numpy"].text == {"3.11": "numpy==2.2.6", "3.12": "numpy==2.4.0"}[python]
+    assert requests.pins["python"].text == f"=={python}.*"
+
+
+def test_a_lock_wins_over_the_files_that_it_was_made_of(tmp_path: Path) -> None:
+    place(tmp_path, "uv.lock", UV)
+    needs = '["numpy<2", "requests", "torch", "fast @ git+https://host.example/fast@main", "new>=1"]'
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "mine"\ndependencies = {needs}\n')
+    requests = Requests(gpus=("A100",))
+    read_source(tmp_path, requests)
+    packages = {name: request.text for name, request in requests.packages.items()}
+    assert (packages["numpy"], packages["requests"], packages["new"]) == (
+        "numpy==2.2.6",
+        "requests==2.32.0",
+        "new>=1",
+    )
+    assert requests.extensions["fast"].commit == COMMIT
+    messages = [left.message for left in requests.left]
+    for words in (
+        "this lock's versions win over the ranges of `pyproject.toml`",
+        "`numpy==2.2.6` of `uv.lock` is taken: the lock is older than `numpy<2`",
+        "`new>=1` is not in `uv.lock`, which may be older",
+    ):
+        assert any(words in message for message in messages), messages
+    assert not [message for message in messages if "fast" in message]
+
+
+def test_a_lock_of_a_script_or_a_group_is_not_a_folder_s(tmp_path: Path) -> None:
+    for name, text in (("pylock.dev.toml", PYLOCK), ("plot.py.lock", UV), ("gpu.conda-lock.yml", CONDA_LOCK)):
+        place(tmp_path, name, text)
+    (tmp_path / "requirements.txt").write_text("einops\n")
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert [request.text for request in requests.packages.values()] == ["einops"]
+    assert [left.message for left in requests.left] == ["this file is not read"] * 3
+
+
+def test_a_group_that_no_file_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place(tmp_path, "uv.lock", UV)
+    assert cli.run(["init", "a", "--from", "uv.lock", "--gpu", "A100", "--with", "test"]) == 2
+    assert "no file has a group, an extra or an environment `test`" in capsys.readouterr().err
+    assert (
+        cli.run(["init", "a", "--from", "uv.lock", "--gpu", "A100", "--with", "dev", "--python", "3.12"]) == 0
+    )
+    recipe = load(Path("a.yaml"))
+    assert (recipe.python, recipe.pytorch, recipe.cuda) == ("3.12", "2.6.0", "12.4")
+    assert {"pytest==8.0", "numpy==2.4.0"} <= set(recipe.packages)
+
+
+PROJECTS = {  # what each needs and has
+    "top": (["left[more]", "mac; sys_platform == 'darwin'"], {"dependency-groups": {"dev": ["tool"]}, "tool.uv.workspace": {"members": ["left"]}}),
+    "left": ([], {"project.optional-dependencies": {"more": ["right"]}}), "right": (["deep"], {}), "deep": ([], {}), "mac": ([], {}), "tool": ([], {}),
+}  # fmt: skip
+
+
+@pytest.mark.programs
+def test_the_lock_that_uv_writes_is_read_as_uv_reads_it(tmp_path: Path) -> None:
+    """Own projects alone, one of them a member of the workspace, so that no index is asked."""
+    for name, (needs, tables) in PROJECTS.items():
+        lines = [
+            "[project]",
+            f'name = "{name}"',
+            'version = "1.0"',
+            'requires-python = ">=3.11"',
+            f"dependencies = {needs}",
+        ]
+        for title, table in tables.items():
+            lines += [f"[{title}]", *(f"{key} = {texts}" for key, texts in table.items())]
+        places = {
+            other: f'{{path = "{tmp_path}/{other}"}}' for other in PROJECTS if other not in ("top", name)
+        }
+        places |= {"left": "{workspace = true}"} if name == "top" else {}
+        lines += ["[tool.uv.sources]", *(f"{other} = {place}" for other, place in places.items())]
+        folder = tmp_path if name == "top" else tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    argv = (find_uv_bin(), "lock", "--offline", "--no-config", "--project", str(tmp_path), "--cache-dir", str(tmp_path / "cache"))  # fmt: skip
+    ProcessRunner({}).run(Command(argv=argv, why="write a lock"))
+    for wanted, names in (((), {"left", "right", "deep"}), (("dev",), {"left", "right", "deep", "tool"})):
+        requests = Requests(gpus=(), wanted=wanted)
+        read_source(tmp_path / "uv.lock", requests)
+        assert set(requests.extensions) == names
+
+
+def test_groups_and_extras_of_a_project_without_a_lock_are_chosen_by_name(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "mine"\ndependencies = ["einops"]\n[project.optional-dependencies]\nvis = ["cycler"]\nweb = ["flask"]\n'
+        '[dependency-groups]\ndev = ["pytest", {include-group = "lint"}]\nlint = ["ruff"]\n'
+    )
+    requests = Requests(wanted=("vis", "dev"))
+    read_source(tmp_path / "pyproject.toml", requests)
+    assert list(requests.packages) == ["einops", "cycler", "pytest", "ruff"]
+    messages = [left.message for left in requests.left]
+    assert [re.search(r"left out \"(.*?)\"", message)[1] for message in messages] == [
+        "optional-dependencies: web",
+        "dependency-groups: lint",
+    ]  # type: ignore[index]
