@@ -11,10 +11,10 @@ from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import pasted
-from envbuilder.lock.model import Lock
 from envbuilder.lock.resolve import lock_variants
-from envbuilder.lock.resolve.context import LockOptions, Task, open_context
+from envbuilder.lock.resolve.context import LockOptions, open_context
 from envbuilder.recipe.load import expand
+from envbuilder.verify import judge_locked
 
 
 class LockChanges(Answer):
@@ -80,10 +80,3 @@ def lock(
         findings=findings,
         exit_code=LockError.exit_code if is_stale else 0,
     )
-
-
-def judge_locked(task: Task, lock: Lock) -> None:
-    """Judge the wheels of a new lock. Raises IncompatibleError for those that cannot load."""
-    from envbuilder.verify.wheels import judge_wheels  # noqa: PLC0415 - most locks are kept, and the audits take 0.1 s
-
-    judge_wheels(task, lock)
