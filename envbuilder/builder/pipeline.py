@@ -44,6 +44,7 @@ from envbuilder.builder.job import NO_STORES, BuildJob, SharedStores, StepRunner
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.builder.sandbox.runner import SandboxRunner
 from envbuilder.builder.upkeep import need_space, open_stores, share
+from envbuilder.builder.vendor import Vendored, vendor
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, beside, cache_limit, commit_path
 from envbuilder.core.console import Console, ended_steps, log_to
@@ -56,7 +57,6 @@ from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
-from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan.make import load_locked, make_plan, need_buildable
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe

@@ -12,11 +12,11 @@ from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
-from envbuilder.lock.git import find_commit
 from envbuilder.recipe.edit import need_writable, parse_added, put
 from envbuilder.recipe.load import expand, find_recipe, load
 from envbuilder.recipe.matrix import file_of
 from envbuilder.run.desk_packages import installed, venv_of
+from envbuilder.sources.git import find_commit
 
 
 class AddedPackages(Answer):

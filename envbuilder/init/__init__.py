@@ -46,13 +46,13 @@ from envbuilder.init.project import (
 from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pyproject
-from envbuilder.lock.git import check_out, find_commit
 from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import list_recipes, load, new_path, recipes_folder
 from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
 from envbuilder.recipe.requirement_file import parse_place
+from envbuilder.sources.git import check_out, find_commit
 
 NONE: Final = "none"
 _ANY: Final = "whatever fits best"

@@ -2,5 +2,5 @@
 
 `model` says what a lock holds, `file` reads, writes and seals it, and refuses a stale one, `diff` compares two. `resolve`
 makes the choices, `inspect_image` reads the image that a recipe stands on, `source_files` digests an extension's
-own sources, `git` packs those of a commit. `vendor` writes everything that a lock names into a folder.
+own sources.
 """

@@ -1,1 +1,1 @@
-"""Where files come from: HTTP, package indexes, .debs, and the names of the sources that a lock may name."""
+"""Where files come from: HTTP, package indexes, git, .debs, and the names of the sources that a lock may name."""

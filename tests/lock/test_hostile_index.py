@@ -12,13 +12,13 @@ import pytest
 
 from envbuilder.artifacts.statement import read_bundle
 from envbuilder.core.errors import FetchError, VerifyError
-from envbuilder.lock.git import check_out
 from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.held import read_requirements
 from envbuilder.lock.resolve.toolkit import parse_manifest
 from envbuilder.lock.resolve.uv_files import Question, UvAnswer
 from envbuilder.lock.resolve.uv_resolver import Uv
+from envbuilder.sources.git import check_out
 from envbuilder.sources.names import Sources
 from tests.support.attacker import ENDLESS, Attacker, attacker, reply, then
 from tests.support.locks import make_means, make_recipe, make_task, make_wheel

@@ -13,15 +13,15 @@ import pytest
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, LockError, UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.lock import git as git_module
-from envbuilder.lock.git import export_commit, find_commit
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
+from envbuilder.lock.resolve.extensions import export_commit, lock_extensions, store_sources
 from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import load
+from envbuilder.sources import git as git_module
+from envbuilder.sources.git import find_commit
 from envbuilder.sources.http import reachable
 from tests.support.serving import silent_server
 from tests.support.source_files import make_means, make_recipe, write

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "envbuilder"
 MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for pattern in (
-        "builder/extensions/*.py", "builder/recipe_tests.py", "core/archive.py", "layers/import_tree.py", "layers/layer.py", "lock/git.py",
+        "builder/extensions/*.py", "builder/recipe_tests.py", "core/archive.py", "layers/import_tree.py", "layers/layer.py", "lock/resolve/extensions.py", "sources/git.py",
         "lock/source_files.py", "lock/project_files.py", "lock/resolve/project_metadata.py", "lock/resolve/extensions.py",
     )
     for path in PACKAGE.glob(pattern)
@@ -64,9 +64,9 @@ ALLOWED = {
     ("layers/layer.py", "_open_blob", "open"): OUR_OWN,
     ("layers/layer.py", "read_manifest", "read_text"): OUR_OWN,
     ("layers/layer.py", "read_blocks", "read_text"): OUR_OWN,
-    ("lock/git.py", "export_commit", "sha256_file"): FRESH,
-    ("lock/git.py", "export_commit", "add_artifact"): FRESH,
-    ("lock/git.py", "check_out", "mkdir"): FRESH,
+    ("lock/resolve/extensions.py", "export_commit", "sha256_file"): FRESH,
+    ("lock/resolve/extensions.py", "export_commit", "add_artifact"): FRESH,
+    ("sources/git.py", "check_out", "mkdir"): FRESH,
     ("lock/source_files.py", "visible", "rglob"): LISTED,
     ("lock/source_files.py", "_visible_names", "iterdir"): LISTED,
     ("lock/project_files.py", "_searches", "walk"): "a syntax tree",

@@ -10,7 +10,7 @@ import pytest
 from envbuilder import cli
 from envbuilder.core.errors import AbsentError, AccessError, FetchError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.lock.git import find_commit
+from envbuilder.sources.git import find_commit
 from envbuilder.sources.http import SourceError
 from envbuilder.sources.http.proxies import blame, trouble
 from envbuilder.sources.http.session import HttpSession

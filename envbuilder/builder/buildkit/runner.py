@@ -20,12 +20,12 @@ from envbuilder.builder.context import Builder
 from envbuilder.builder.job import BuildJob, run_outside, write_runtime_layer, write_step
 from envbuilder.builder.sandbox.distribution import MOUNTED, OWNERS, image_owners, merged_owners
 from envbuilder.builder.sandbox.foreign import make_tools, missing_tools
+from envbuilder.builder.vendor import layout_files
 from envbuilder.core.cache import Store, link_or_copy, remove_tree, save_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact, LockedBase, blobs
-from envbuilder.lock.vendor import layout_files
 from envbuilder.plan.model import OsStep, RuntimeStep, Step
 from envbuilder.plan.printer.dockerfile import ROOT, folder_dockerfile
 from envbuilder.plan.printer.printed import with_parts

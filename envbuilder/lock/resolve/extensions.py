@@ -3,11 +3,13 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 
-from envbuilder.core.cache import sha256_bytes, sha256_file
+from envbuilder.core.beneath import FILE_LIMIT, read_beneath
+from envbuilder.core.cache import Store, sha256_bytes, sha256_file
 from envbuilder.core.errors import FetchError, LockError
 from envbuilder.core.findings import Finding
-from envbuilder.lock.git import export_commit
+from envbuilder.core.process import Runner
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.repositories import archive_source
 from envbuilder.lock.resolve.context import ResolveContext
@@ -15,8 +17,10 @@ from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
 from envbuilder.lock.source_files import own_files, store_source
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
+from envbuilder.sources.git import check_out
 from envbuilder.sources.http import ARCHIVE, SourceError
 from envbuilder.sources.http.reachable import silent
+from envbuilder.steps import fetch_commit
 
 
 def lock_extensions(
@@ -122,3 +126,18 @@ def _download(extension: Extension, context: ResolveContext) -> Artifact:
 def _export(url: str, commit: str, context: ResolveContext) -> Artifact:
     with context.waiting(lambda: silent((url,), context.sources().certificates)):
         return export_commit(url, commit, store=context.store, runner=context.runner)
+
+
+def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Artifact:
+    """Fetch a commit and put its tree into the store. Raises FetchError if git cannot, ToolError without git."""
+    with store.workspace() as work:
+        tree = work / "tree"
+        check_out(url, commit, tree, runner)
+        archive = work / "tree.tar"
+        fetch_commit.pack(tree, archive, partial(read_beneath, limit=FILE_LIMIT))
+        digest, size = sha256_file(archive), archive.stat().st_size
+        store.add_artifact(digest, archive)
+    name = url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    return Artifact(
+        kind="git", name=name, version=commit, sha256=digest, size=size, source="git", path=f"{commit}.tar"
+    )

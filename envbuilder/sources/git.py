@@ -1,16 +1,12 @@
-"""Put a git commit with its submodules into the store, as a tar whose bytes depend on the files alone."""
+"""Ask git: the commit of a branch or a tag, and the files of a commit with its submodules."""
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.beneath import FILE_LIMIT, read_beneath
-from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
-from envbuilder.lock.model import Artifact
 from envbuilder.sources.fetch import PATIENCE, deadline
 from envbuilder.steps import fetch_commit
 
@@ -19,21 +15,6 @@ _QUIET: Final = (("GIT_TERMINAL_PROMPT", "0"), ("GIT_LFS_SKIP_SMUDGE", "1"))
 # Bytes a second, and seconds. Without a limit, git waits for ever. Servers send something every few seconds while they pack a commit.
 _PATIENCE: Final = (("GIT_HTTP_LOW_SPEED_LIMIT", "1"), ("GIT_HTTP_LOW_SPEED_TIME", "30"))
 _ACCESS: Final = "`git ls-remote {url}` must answer without a question; for a private repository, give git a credential helper or an SSH agent"
-
-
-def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Artifact:
-    """Fetch a commit and put its tree into the store. Raises FetchError if git cannot, ToolError without git."""
-    with store.workspace() as work:
-        tree = work / "tree"
-        check_out(url, commit, tree, runner)
-        archive = work / "tree.tar"
-        fetch_commit.pack(tree, archive, partial(read_beneath, limit=FILE_LIMIT))
-        digest, size = sha256_file(archive), archive.stat().st_size
-        store.add_artifact(digest, archive)
-    name = url.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    return Artifact(
-        kind="git", name=name, version=commit, sha256=digest, size=size, source="git", path=f"{commit}.tar"
-    )
 
 
 def check_out(url: str, commit: str, tree: Path, runner: Runner, *, patience: float = PATIENCE) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from envbuilder.artifacts.oci.model import parse_manifest
 from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.builder.vendor import FILES, vendor
 from envbuilder.core.cache import Sha256, Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
@@ -17,7 +18,6 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.extensions import store_sources
-from envbuilder.lock.vendor import FILES, vendor
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import Fetcher
