@@ -221,10 +221,12 @@ def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes = b"") -
         sif = work / "sif"
         with sif.open("xb") as stream, ThreadPoolExecutor(1) as other:  # hashing takes as long as writing
             pieces = (front, system.head), _contents(system.pieces), (system.tables, tail)
+            hashed = other.submit(digest.update, b"")
             for piece in itertools.chain(*pieces):
+                hashed.result()  # the piece after this one may lie in the same buffer as the one before
                 hashed = other.submit(digest.update, piece)
                 stream.write(piece)
-                hashed.result()  # the next piece may lie in the same buffer
+            hashed.result()
             stream.flush()
             os.fsync(stream.fileno())
         sif.chmod(0o755)
@@ -233,11 +235,11 @@ def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes = b"") -
 
 
 def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of the pieces in one buffer, to be used before the next; raises BuildError for a damaged blob.
+    """Yield the bytes of the pieces, each to be used before the next but one; raises BuildError for a damaged blob.
 
-    A new buffer for each MiB would double the time of the copy.
+    They lie in two buffers, so that one is filled while the other is hashed. A new buffer for each MiB would double the time of the copy.
     """
-    buffer = memoryview(bytearray(CHUNK))
+    buffers = itertools.cycle(memoryview(bytearray(CHUNK)) for _ in range(2))
     for blob, group in itertools.groupby(pieces, key=lambda piece: piece.blob):
         with blob.open("rb", buffering=0) as stream:
             for piece in group:
@@ -250,7 +252,7 @@ def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
                         raise _damaged(blob, str(error)) from error
                     continue
                 left = piece.length
-                while left and (length := stream.readinto(buffer[:left])):
+                while left and (length := stream.readinto((buffer := next(buffers))[:left])):
                     left -= length
                     yield buffer[:length]
                 if left:

@@ -5,6 +5,7 @@ paths, numeric owners, times clamped to the epoch, nothing that depends on the m
 """
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -176,8 +177,9 @@ def _open_blob(layer: Layer) -> Iterator[BlobReader]:
         ) from error
 
 
+@functools.lru_cache(maxsize=64)
 def read_manifest(layer: Layer) -> tuple[Entry, ...]:
-    """Return every path of the layer, sorted."""
+    """Return every path of the layer, sorted. `load_layer` has compared the file with the layer's digest of it."""
     return parse_manifest(layer.manifest.read_text(encoding="ascii"))
 
 
