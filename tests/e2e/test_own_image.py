@@ -72,7 +72,9 @@ def need_same(recipe: Path, outside: Built, place: Path, user: int, *start: obje
     assert (data["manifest"], data["sif_sha256"]) == outside.digests
 
 
+@pytest.mark.release
 def test_the_sif_builds_the_same_files(envbuilder: Own, tiny: Built, spacious: Path):
+    """`test_wheel.py` builds the same files in every run, with the wheel that the SIF holds."""
     need_same(envbuilder.recipe, tiny, spacious, 65534, *as_nobody("apptainer", "run", envbuilder.sif))
 
 

@@ -62,8 +62,9 @@ def test_an_artifact_gone_bad_in_the_cache_is_fetched_again(bench: Bench):
     assert faults.damage(bench, "one bit").wrong == ()
 
 
-@pytest.mark.parametrize("after", [100, 6 << 20])
+@pytest.mark.parametrize("after", [pytest.param(100, marks=pytest.mark.release), 6 << 20])
 def test_downloads_that_are_cut_go_on_where_they_ended(bench: Bench, after: int):
+    """At once only before a release: the same code goes on, from a place further on."""
     assert faults.cut_download(bench, after).wrong == ()
 
 
