@@ -69,17 +69,10 @@ def parse_form(text: str) -> Form:
 def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
     outputs, recipes = find_outputs(options.name, options.output), recipes_folder(environment)
-    in_sif = _want_sif(options, environment)
-    if options.writable and not in_sif:
-        message = (
-            "`--writable` is for the SIF, and there is none"
-            if not options.form
-            else "`--writable` is for the SIF"
-        )
-        raise UsageError(
-            message,
-            hint=f"`envbuilder devcontainer {pasted(options.name)}` gives the image a second environment",
-        )
+    if options.writable and options.form == "image":
+        hint = f"`envbuilder devcontainer {pasted(options.name)}` gives the image a second environment"
+        raise UsageError("`--writable` is for the SIF", hint=hint)
+    in_sif = _want_sif(replace(options, form="sif") if options.writable else options, environment)
     if in_sif:
         run.need_apptainer()
         need_processor(outputs.sif)
