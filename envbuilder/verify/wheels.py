@@ -42,6 +42,7 @@ from envbuilder.verify.audit.audited_image import (
     read_audited,
     same_in,
 )
+from envbuilder.verify.audit.libraries import capabilities
 from envbuilder.verify.audit.linked import Linker, TorchSymbols, links_torch, listed, torch_in
 from envbuilder.verify.audit.needed import Lacks, Loader, by_owner
 
@@ -179,8 +180,7 @@ def _judge_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
             why = f"its code for GPUs cannot be read: {error}"
             yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=elf.path, message=why)
             return
-    cubins = tuple(sorted(code.capability for code in codes if code.kind == CUBIN))
-    ptx = tuple(sorted(code.capability for code in codes if code.kind == PTX))
+    cubins, ptx = capabilities(codes, CUBIN), capabilities(codes, PTX)
     for gpu in gpus if cubins or ptx else ():
         if can_run(gpu, cubins):
             continue

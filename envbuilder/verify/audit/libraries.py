@@ -4,7 +4,7 @@ import itertools
 import operator
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from envbuilder.compat.context import can_run
@@ -35,11 +35,11 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
         (_package(path), gpu)
         for path, codes in read.items()
         for gpu in gpus
-        if can_run(gpu, _of(codes, CUBIN))
+        if can_run(gpu, capabilities(codes, CUBIN))
     }
     for path, codes in read.items():
-        ptx = _of(codes, PTX)
-        for gpu in gpus if _of(codes, CUBIN) or ptx else ():
+        ptx = capabilities(codes, PTX)
+        for gpu in gpus if capabilities(codes, CUBIN) or ptx else ():
             if (_package(path), gpu) in ready:
                 continue
             compiles = can_run(gpu, (), ptx)
@@ -60,7 +60,8 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
 _IN_PACKAGE: Final = re.compile(r".*/(?:site|dist)-packages/(.*)")
 
 
-def _of(codes: Sequence[GpuCode], kind: str) -> tuple[str, ...]:
+def capabilities(codes: Iterable[GpuCode], kind: str) -> tuple[str, ...]:
+    """Return for which GPUs there is code of a kind."""
     return tuple(code.capability for code in codes if code.kind == kind)
 
 

@@ -19,9 +19,8 @@ from envbuilder.verify.audit.audited_image import (
     Elf,
     Symbols,
     read_symbols,
-    same_in,
 )
-from envbuilder.verify.audit.needed import Loader, by_owner, is_of_environment, owner_of
+from envbuilder.verify.audit.needed import Loader, by_owner, is_of_environment, of_owner, owner_of
 
 # As `torch/lib` names them; others of that folder, such as libshm, no extension links.
 TORCH_LIBRARY: Final = re.compile(r"lib(torch|c10)(_\w+)?\.so")
@@ -67,13 +66,9 @@ def check_linked(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
         return
     linker = Linker(loader, torch, is_whole=True)
     for owner, files, is_error in by_owner(loader, linker.lacks):
-        lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
         names = sorted({name for names in files.values() for name in names})
-        yield Finding(
-            code=AuditCode.UNDEFINED, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
-            message=f"{lead}: {linker.describe(names)}{same_in(list(files))}",
-            hint=f"{'' if is_error else 'if you use that part, '}take a build of `{owner}` for {torch.title}",
-        )  # fmt: skip
+        hint = f"{'' if is_error else 'if you use that part, '}take a build of `{owner}` for {torch.title}"
+        yield of_owner(AuditCode.UNDEFINED, owner, files, linker.describe(names), hint, is_error=is_error)
     yield from linker.unreadable()
 
 

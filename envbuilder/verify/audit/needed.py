@@ -49,12 +49,9 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
         listed = ", ".join(f"`{name}`" for name in every[:_LISTED])
         more = f" and {len(every) - _LISTED} more libraries" if len(every) > _LISTED else ""
         repair = _repair(image, every)
-        lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
-        yield Finding(
-            code=AuditCode.NEEDED, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
-            message=f"{lead}: nothing in the image has {listed}{more}{same_in(list(files))}",
-            hint=repair if is_error else f"if you use that part: {repair}",
-        )  # fmt: skip
+        hint = repair if is_error else f"if you use that part: {repair}"
+        words = f"nothing in the image has {listed}{more}"
+        yield of_owner(AuditCode.NEEDED, owner, files, words, hint, is_error=is_error)
     for name in re.findall(r"[^ :]+", dict(image.outside.environment).get("LD_PRELOAD", "")):
         if not (name in loader.system or _DRIVER.fullmatch(name) or image.real(name)):
             yield Finding(
@@ -62,6 +59,17 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
                 message=f"`{name}` is not in the image, so each program complains and goes on without it",
                 hint=_repair(image, [posixpath.basename(name)]),
             )  # fmt: skip
+
+
+def of_owner(
+    code: AuditCode, owner: str, files: Missing, words: str, hint: str, *, is_error: bool
+) -> Finding:
+    """Return the finding for what `by_owner` yields of an image; `words` say what is missing."""
+    lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` cannot be loaded"
+    return Finding(
+        code=code, severity=Severity.ERROR if is_error else Severity.WARNING, where=f"/{next(iter(files))}",
+        message=f"{lead}: {words}{same_in(list(files))}", hint=hint,
+    )  # fmt: skip
 
 
 def by_owner(loader: "Loader", lacks: Lacks) -> Iterator[tuple[str, Missing, bool]]:
