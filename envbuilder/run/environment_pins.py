@@ -33,9 +33,7 @@ def parse_pins(text: str, location: str) -> Pins:
     try:
         pins = json.loads(text)
         gpus = tuple(map(str, pins.get("gpus", ())))
-        return Pins(
-            python=str(pins.get("python", "")), torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=gpus
-        )
+        return Pins(python=str(pins["python"]), torch=str(pins["pytorch"]), cuda=str(pins["cuda"]), gpus=gpus)
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         message = f"`{location}` was not made by envbuilder: it has no readable {PINS}"
         raise ForeignError(message, hint=MADE_BY) from error

@@ -342,7 +342,7 @@ def test_the_sifs_that_were_built_are_compared_or_the_one_that_is_named(tmp_path
 
     assert meant() == []
     assert meant("a100") == [("a100", "12.4", ("A100",))]
-    pins = {"pytorch": "2.6.0", "cuda": "12.6", "gpus": ["H100"]}
+    pins = {"python": "3.11", "pytorch": "2.6.0", "cuda": "12.6", "gpus": ["H100"]}
     sif = write_recipe_sif(output / "a100.sif", json.dumps(pins))
     built = [("a100", "12.6", ("H100",))]
     assert meant() == meant("a100") == meant(str(sif)) == built

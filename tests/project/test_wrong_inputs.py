@@ -82,7 +82,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pins = {"cpu": ("2.13.0", ""), "a100": ("2.6.0", "12.4"), "none": ("", "")}
     for name, (torch, cuda) in pins.items():
         write_recipe_sif(
-            folder / f"sifs/{name}.sif", json.dumps({"pytorch": torch, "cuda": cuda}), filler=9999
+            folder / f"sifs/{name}.sif",
+            json.dumps({"python": "3.11", "pytorch": torch, "cuda": cuda}),
+            filler=9999,
         )
     write_recipe_sif(folder / "sifs/foreign.sif", "no recipe")
     whole = (folder / "sifs/cpu.sif").read_bytes()

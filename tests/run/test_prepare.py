@@ -15,7 +15,7 @@ from envbuilder.run.launch.job import LaunchJob, LaunchOptions
 from envbuilder.run.launch.prepare import prepare
 from tests.support.toys import write_recipe_sif
 
-RECIPE = json.dumps({"pytorch": "2.13.0", "cuda": "12.4", "gpus": ["a100"]})
+RECIPE = json.dumps({"python": "3.11", "pytorch": "2.13.0", "cuda": "12.4", "gpus": ["a100"]})
 SIZE = 4 << 20
 
 
