@@ -76,7 +76,10 @@ def adopt(sif: Path) -> None:
 
 
 def choose(sif: Path, wanted: str) -> Version:
-    """Return the version that begins with these digits, without any the one before the current one. Raises UsageError without such a version."""
+    """Return the version that begins with these digits, without any the one before the current one.
+
+    Raises UsageError without such a version.
+    """
     there = versions(sif)
     if wanted:
         digits = wanted.removeprefix("sha256:")[:DIGITS]

@@ -18,6 +18,7 @@ from envbuilder.run.exec import ExecOptions, execute, parse_form, printed
 from envbuilder.run.launch.site import find_site
 
 _FORM: Final = "`sif` or `image`; default: the SIF if there is one"
+_WRITABLE: Final = "with this folder's own packages over it: try them by `pip install`"
 Form = Annotated[str, typer.Option("--in", help=_FORM, autocompletion=offer("sif", "image"))]
 
 
@@ -100,7 +101,7 @@ def exec(  # noqa: A001
     env: Annotated[
         list[str] | None, typer.Option("--env", metavar="NAME[=VALUE]", help="pass a variable on purpose; may be repeated")
     ] = None,
-    writable: Annotated[bool, typer.Option("--writable", help="with this folder's own packages over it: try them by `pip install`")] = False,
+    writable: Annotated[bool, typer.Option("--writable", help=_WRITABLE)] = False,
     show: Annotated[bool, typer.Option("--print", help="print the command line; run nothing")] = False,
     artifacts: Artifacts,
 ) -> Reply[None]:  # fmt: skip

@@ -128,8 +128,8 @@ def read_source(path: Path, requests: Requests) -> None:
         ".sh": read_script, ".py": read_setup if "setup" in path.name.lower() else None,
     }  # fmt: skip
     named = {
-        r".*dockerfile.*": read_dockerfile, r"pixi\.toml": read_pixi_file, r"pipfile": read_pipfile, r"\.python-version": read_python_version,
-        r"requirements.*\.lock": read_requirements,
+        r".*dockerfile.*": read_dockerfile, r"pixi\.toml": read_pixi_file, r"pipfile": read_pipfile,
+        r"\.python-version": read_python_version, r"requirements.*\.lock": read_requirements,
     }  # fmt: skip
     reader = next(
         (reader for pattern, reader in named.items() if re.fullmatch(pattern, path.name.lower())),

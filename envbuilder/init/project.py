@@ -318,7 +318,10 @@ def read_python_version(path: Path, requests: Requests) -> None:
 
 
 def git_of(folder: Path, runner: Runner) -> Callable[..., str]:
-    """Return what asks git in a folder. A stranger's `.git/config` may name programs to start and servers to fetch from: neither happens."""
+    """Return what asks git in a folder.
+
+    A stranger's `.git/config` may name programs to start and servers to fetch from: neither happens.
+    """
     settings = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false")
 
     def git(*words: str, why: str) -> str:

@@ -47,9 +47,10 @@ def _requested(place: Path) -> Iterator[str]:
         if version_control := origin.get("vcs_info"):
             yield f"{version_control['vcs']}+{origin['url']}@{version_control['commit_id']}"
         elif origin:
+            undo = f"`envbuilder exec NAME --writable -- pip uninstall {pasted(name)}`"
             raise UsageError(
                 f"`{name}` was installed from `{origin.get('url')}`, which is on this machine alone",
-                hint=f"`envbuilder exec NAME --writable -- pip uninstall {pasted(name)}`; a folder of the project is an entry of `extensions`",
+                hint=f"{undo}; a folder of the project is an entry of `extensions`",
             )
         else:
             yield f"{name}=={package.version}"

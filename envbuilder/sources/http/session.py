@@ -277,8 +277,8 @@ def download(
     """Download into the file `partial`, from where an earlier attempt ended, and check the digest; raises SourceError.
 
     Returns how many bytes were resumed. After a failure the file stays for a later attempt, from this source or
-    another one, unless its bytes are wrong. An empty `sha256` stands for any, of a file that is new. `request` sends the request with these further headers, and raises
-    TransientError or SourceError unless it succeeds.
+    another one, unless its bytes are wrong. An empty `sha256` stands for any, of a file that is new. `request` sends
+    the request with these further headers, and raises TransientError or SourceError unless it succeeds.
     """
     download = _Download(url, partial, size, progress, stop)
     try:
