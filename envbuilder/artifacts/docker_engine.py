@@ -214,7 +214,7 @@ class DockerEngine:
 
     def containers(self) -> list[Container]:
         """Return the containers of the build, whether they run or not."""
-        filters = {"label": f"{OWNER}={self._build}"}
+        filters: dict[str, str | list[str] | bool] = {"label": f"{OWNER}={self._build}"}
         return self._client.containers.list(all=True, filters=filters, ignore_removed=True)
 
     def _is_left(self, name: str) -> bool:

@@ -207,6 +207,13 @@ def write_framed_sif(frame: SifFrame, layers: Sequence[Layer], out: Path) -> Sif
     return _write(out, frame.front, system, frame.tail)
 
 
+def write_system(layers: Sequence[Layer], out: Path) -> None:
+    """Write the files of layers as a squashfs alone, for programs of a build. Raises BuildError for a damaged blob."""
+    system = _layout(layers, 0)
+    with space_errors(out), out.open("xb") as stream:
+        stream.writelines(itertools.chain((system.head,), _contents(system.pieces), (system.tables,)))
+
+
 def _layout(layers: Sequence[Layer], epoch: int) -> SquashfsLayout:
     packed = [
         Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer)) for layer in layers

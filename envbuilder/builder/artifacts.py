@@ -16,7 +16,7 @@ from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
 from envbuilder.builder.context import worker_threads
-from envbuilder.builder.job import BuildJob, KeptStep, StepRunner, record_key
+from envbuilder.builder.job import BuildJob, RootStep, StepRunner, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
@@ -26,7 +26,7 @@ from envbuilder.run.devcontainer import image_labels
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
-THREADS: Final = 80  # more than a plan's layers and trees together, because one may wait for another
+THREADS: Final = 80  # more than a plan's layers, because one may wait for another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -
     with worker_threads(THREADS, job.runner) as pool:
         pending = runner.start(pool)
         steps = zip(job.plan.steps, pending, strict=True)
-        first = [layer for step, layer in steps if isinstance(step, KeptStep)]
+        first = [layer for step, layer in steps if isinstance(step, RootStep)]
         layers = wait_for_layers(pending, first, part_done=lambda layers: loader.load_first(job, layers))
     check_disjoint(layers, among=[step.name for step in job.plan.environment])
     with job.console.step("write the OCI layout"):

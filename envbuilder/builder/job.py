@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zstandard
 
 from envbuilder import __version__, steps
+from envbuilder.builder.sandbox.layer_folders import LayerFolders
 from envbuilder.core.cache import (
     Sha256,
     Store,
@@ -29,7 +30,6 @@ from envbuilder.core.cache import (
 )
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
-from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import own_processor
 from envbuilder.core.system import Limits
@@ -54,8 +54,8 @@ from envbuilder.sources.fetch import Fetcher, each
 if TYPE_CHECKING:
     from envbuilder.registry.shared_store import SharedStore
 
-# The store keeps the trees of these steps, because extensions are compiled in them. Their layers have nearly all of the bytes.
-KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
+# The steps in whose files programs run. Their layers have nearly all of the bytes.
+RootStep = OsStep | InterpreterStep | PythonStep | CudaStep
 
 
 # The packing of layers, which decides their bytes.
@@ -89,13 +89,18 @@ def layer_keys(plan: Plan) -> dict[Step, Sha256]:
     }
 
 
+def places(limits: Limits) -> int:
+    """Return how many programs that make files, and packings of layers, run at once."""
+    return max(2, limits.threads)
+
+
 def record_key(plan: Plan) -> str:
     """Return the key of a build record: the build key, and the tools that write layers and documents."""
     return " ".join((plan.key, *tools(), PACKING, ours()))
 
 
-def lower_steps(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
-    """Return the steps whose trees are the root of a step's program in the sandbox.
+def lower_steps(step: ProgramStep, plan: Plan) -> tuple[RootStep, ...]:
+    """Return the steps whose files are the root of a step's program in the sandbox.
 
     To unpack wheels, a minimal Python stands in for the distribution's packages, so that both are installed at the same time.
     """
@@ -103,12 +108,12 @@ def lower_steps(step: ProgramStep, plan: Plan) -> tuple[KeptStep, ...]:
     reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
     if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
         names.remove(OsStep.name)
-    return kept_steps(plan.named(names))
+    return root_steps(plan.named(names))
 
 
-def kept_steps(steps: Iterable[Step]) -> tuple[KeptStep, ...]:
-    """Return those of the steps whose trees the store keeps."""
-    return tuple(step for step in steps if isinstance(step, KeptStep))
+def root_steps(steps: Iterable[Step]) -> tuple[RootStep, ...]:
+    """Return those of the steps in whose files programs run."""
+    return tuple(step for step in steps if isinstance(step, RootStep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +148,11 @@ class BuildJob:
     @functools.cached_property
     def keys(self) -> dict[Step, Sha256]:
         return layer_keys(self.plan)
+
+    @functools.cached_property
+    def folders(self) -> LayerFolders:
+        """The files of layers for programs, until it is closed."""
+        return LayerFolders(self.store, self.runner, self.console)
 
     def missing(self) -> tuple[Step, ...]:
         """Return the steps whose layers are not in the store. Damaged ones are named."""
@@ -189,20 +199,6 @@ class BuildJob:
         shared = self.shared.extensions
         return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
-    def need_unchanged(self, trees: Sequence[Path], name: str) -> None:
-        """Raise BuildError if a tree in the cache changed while `name` was built in it: other recipes take what is built.
-
-        A sandbox cannot write there. This is the second wall: what was built with a changed header is not kept.
-        """
-        for tree in (tree for tree in trees if tree.is_relative_to(self.store.root)):
-            with self.store.lock(f"tree-{tree.name}"):
-                is_unchanged = self.store.holds(tree)
-            if not is_unchanged:
-                raise BuildError(
-                    f"`{name}` is not kept: the cache's tree `{tree}` changed while it was built",
-                    hint="build again, which makes the tree again; if it happens again, the build of a package writes there",
-                )
-
     def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> Layer:
         """Write the step's layer from a tree into the folder `out`."""
         return write_layer(
@@ -221,7 +217,7 @@ class BuildJob:
         return tuple(shared)
 
     def discard_damaged(self) -> tuple[str, ...]:
-        """Remove layers whose bytes have changed, and their trees. Returns their names."""
+        """Remove layers whose bytes have changed. Returns their names."""
         names: list[str] = []
         for key in self.keys.values():
             with self.store.lock(f"layer-{key}"):
@@ -230,9 +226,7 @@ class BuildJob:
                     continue
                 names.append(layer.name)
                 self.store.report(layer.folder, f"`{layer.blob.name}` differs")
-                for folder in (layer.folder, self.store.tree(key)):
-                    if folder.is_dir():
-                        remove_tree(folder)
+                remove_tree(layer.folder)
         return tuple(names)
 
 
@@ -251,7 +245,7 @@ class StepRunner(Protocol):
         ...
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
-        """Start every layer of the plan. `pool` needs a thread for each layer and each tree."""
+        """Start every layer of the plan. `pool` needs a thread for each layer."""
         ...
 
     def commands(self) -> tuple[Command, ...]:
@@ -336,8 +330,7 @@ def progress(shown: ShownStep) -> Callable[[str], None]:
 def write_runtime_layer(
     step: RuntimeStep, job: BuildJob, layers: Mapping[str, Layer], out: Path, work: Path
 ) -> None:
-    """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
-    trees = {lower.name: job.store.tree(key) for lower, key in job.keys.items()}
-    documents = write_documents(job.plan, layers, trees, tools())
+    """Write the runtime layer. `layers` are all others."""
+    documents = write_documents(job.plan, layers, tools())
     program = runtime_program(step, documents)
     job.pack(step, run_outside(program, work, job.store, job.runner), out)

@@ -205,7 +205,7 @@ class _Build:
     def run(self) -> BuildResult:
         """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
         outputs, docker = self.outputs, self.docker
-        with upkeep.keep_trees(self.runner.job), beside(outputs.folder / outputs.name) as work:
+        with contextlib.closing(self.runner.job.folders), beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
             built, loading, checks = self._make_verified(staged)
             loading.finish()
@@ -228,7 +228,8 @@ class _Build:
     def test_again(self, result: BuildResult) -> BuildResult:
         """Test the artifacts that are there, because other tests have passed than the recipe has now."""
         try:
-            findings = (*self._import(self.outputs), *self._run_tests(self.outputs, result.image))
+            with contextlib.closing(self.runner.job.folders):
+                findings = (*self._import(self.outputs), *self._run_tests(self.outputs, result.image))
         except BuildError as error:
             kept = "the artifacts stay as they are: they are what the recipe and its lock say, apart from its tests"
             error.hint = f"{error.hint}; {kept}" if error.hint else kept

@@ -3,10 +3,8 @@
 import contextlib
 import functools
 import json
-import os
 import re
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,12 +15,12 @@ from envbuilder import runtime
 from envbuilder.builder.extensions.compiled import TREE, find_extensions
 from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox.foreign import emulation
+from envbuilder.builder.sandbox.layer_folders import LayerFolder, mounted
 from envbuilder.core.beneath import FILE_LIMIT, files_beneath, folder_beneath, read_beneath
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, FetchError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Completed
-from envbuilder.layers.layer import extract, load_layer
 from envbuilder.plan.extension import install_path
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.extension import Form
@@ -172,6 +170,9 @@ def explain_import(failed: Import, error: str) -> Finding:
     )
 
 
+_MOUNTED: Final = ("proc", "dev", "tmp")  # in the layers' root, by the sandbox
+
+
 @contextlib.contextmanager
 def _programs_in(
     sif: Path, job: BuildJob, fetcher: Fetcher, environment: Mapping[str, str]
@@ -182,7 +183,7 @@ def _programs_in(
     """
     with contextlib.ExitStack() as stack:
         around = probe_alone(stack.enter_context(job.store.workspace()))
-        root = functools.cache(lambda: stack.enter_context(_layers_in_one(job, fetcher)))
+        root = functools.cache(lambda: _layers_in_one(job, fetcher))
 
         def run(argv: Sequence[str]) -> Completed:
             if emulation(job):
@@ -198,38 +199,28 @@ def _programs_in(
         yield run, around
 
 
-@contextlib.contextmanager
-def _layers_in_one(job: BuildJob, fetcher: Fetcher) -> Iterator[Path]:
-    """Yield a temporary folder with the files of all layers. Raises ToolError if one is not in the store or no sandbox works."""
-    layers = {key: load_layer(job.store.layer(key)) for key in job.keys.values()}
-    if not all(layers.values()):
+def _layers_in_one(job: BuildJob, fetcher: Fetcher) -> LayerFolder:
+    """Return the files of all layers. Raises ToolError if one is not in the store or no sandbox works."""
+    layers = job.layers()
+    if len(layers) < len(job.keys):
         raise ToolError("a layer is not in the cache")
     open_sandbox(job.store, fetcher, job.runner, job.console.step)
-    with job.store.workspace() as work:
-        for key, layer in layers.items():
-            if job.store.holds(tree := job.store.tree(key)):
-                shutil.copytree(tree, work / "root", symlinks=True, copy_function=_link, dirs_exist_ok=True)
-            elif layer:
-                extract(layer, work / "root")
-        yield work / "root"
+    folder = job.folders.of(*layers)
+    for name in _MOUNTED:
+        if folder.file is None:
+            folder_beneath(folder.place, name)  # a layer may have a link there
+        elif not folder.is_folder(name):
+            raise ToolError(f"the layers have no folder `/{name}`")
+    return folder
 
 
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:  # another file system, or one without links
-        shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _run_in_layers(root: Path, argv: Sequence[str], job: BuildJob) -> Completed:
-    for name in ("proc", "dev", "tmp"):
-        folder_beneath(root, name)  # a layer may have a link there
-    options = ["--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY]
+def _run_in_layers(folder: LayerFolder, argv: Sequence[str], job: BuildJob) -> Completed:
+    options = ["--ro-bind", str(folder.place), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY]
     variables = {"HOME": TEMPORARY, "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)
     by = emulation(job)
     command = sandbox(
         options, argv, why="run a program in the SIF's layers", env=tuple(variables.items()), cwd=TEMPORARY,
-        emulation=by.words() if by else (), merged=True,
+        emulation=by.words() if by else (), mounted=mounted((folder,)), merged=True,
     )  # fmt: skip
     try:
         return Completed(code=0, output=job.runner.run(command))

@@ -9,8 +9,8 @@ import shutil
 import time
 import uuid
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,8 +18,7 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder.context import BuildContext
 from envbuilder.builder.extensions.built_wheels import wheel_key
 from envbuilder.builder.extensions.compiled import find_extensions, label
-from envbuilder.builder.job import BuildJob, KeptStep, SharedStores, kept_steps, layer_keys, lower_steps
-from envbuilder.builder.sandbox.foreign import tools_tree
+from envbuilder.builder.job import BuildJob, SharedStores, layer_keys, lower_steps, places, root_steps
 from envbuilder.core.cache import Sha256, Store, cache_limit, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.errors import SpaceError, full_error, lacks_inodes
@@ -39,7 +38,7 @@ DAY: Final = 24 * 60 * 60  # seconds
 LAYERS: Final = "ENVBUILDER_LAYER_STORE"
 EXTENSIONS: Final = "ENVBUILDER_EXTENSION_STORE"
 
-# ---- the disk space of a build: what its layers, trees and artifacts will take beyond what the cache has
+# ---- the disk space of a build: what its layers and artifacts, and the files on the way to them, take beyond what the cache has
 
 
 class Size(NamedTuple):
@@ -77,25 +76,35 @@ def need_space(
     store, made = job.store, job.missing()
     sizes = {step: _size_of_step(step, job) for step in job.plan.steps}
     layers = sum(size.layer for size in sizes.values())
-    trees = {step for step in unpacked_steps(job, made) if not store.tree(job.keys[step]).exists()}
-    cache = _SPARE + sum(file.size for file in fetched) + _EXTENSION * len(_uncompiled(job, made))
-    cache += sum(sizes[step].layer for step in made) + sum(sizes[step].tree for step in trees)
+    kept = _SPARE + sum(file.size for file in fetched) + _EXTENSION * len(_uncompiled(job, made))
+    kept += sum(sizes[step].layer for step in made)
+    # While layers are made, the files of some at once; then those in which programs run; then the SIF, and the image beside it.
+    packed = sorted(sizes[step].tree for step in made)[-places(job.limits) - 1 :]
+    read = (sizes[step] for step in steps_read(job, made))
+    ground = sum(size.layer if job.folders.can_mount else size.tree for size in read)
     output = _SIF * layers + (0 if _links(store, staged) else layers)
-    needs = [(store.root, cache), (outputs.folder, output)]
+    phases = [[(store.root, kept + max(sum(packed), ground))], [(store.root, kept), (outputs.folder, output)]]
     if docker and (images := docker.folder()):
         known = docker.diff_ids(outputs.image_name)
         new = (size for size in sizes.values() if size.diff_id not in known)
-        needs.append((images, sum(size.tree + size.layer for size in new)))
-    _need_free(needs, job)
+        loaded = (images, sum(size.tree + size.layer for size in new))
+        phases = [[*phase, loaded] for phase in phases]
+    _need_free(phases, job)
 
 
-def _need_free(needs: Sequence[tuple[Path, float]], job: BuildJob) -> None:
-    """Compare what is needed with what is free, by file system. The first folder is the cache's."""
+def _need_free(phases: Sequence[Sequence[tuple[Path, float]]], job: BuildJob) -> None:
+    """Compare what is needed in any phase with what is free, by file system. The first folder is the cache's."""
     disks: dict[int, tuple[Path, Path, float]] = {}
-    for folder, need in needs:
-        place = next(path for path in (folder, *folder.parents) if path.exists())
-        first, there, before = disks.get(place.stat().st_dev, (folder, place, 0.0))
-        disks[place.stat().st_dev] = first, there, before + need
+    for phase in phases:
+        needs: dict[int, float] = defaultdict(float)
+        for folder, need in phase:
+            place = next(path for path in (folder, *folder.parents) if path.exists())
+            device = place.stat().st_dev
+            needs[device] += need
+            disks.setdefault(device, (folder, place, 0.0))
+        for device, need in needs.items():
+            first, place, before = disks[device]
+            disks[device] = first, place, max(before, need)
     _, cache, most = next(iter(disks.values()))
     make_room(job.store, job.console, lambda: most - shutil.disk_usage(cache).free)
     for folder, place, need in disks.values():
@@ -134,14 +143,14 @@ def _size_of_file(artifact: Artifact, store: Store) -> Size:
     return size._replace(tree=_BLOCK * (blocks + code))
 
 
-def unpacked_steps(job: BuildJob, made: Collection[Step]) -> set[Step]:
-    """Return the steps whose trees the build has at its end, at most."""
+def steps_read(job: BuildJob, made: Collection[Step]) -> set[Step]:
+    """Return the steps in whose files programs run if the layers of these steps are made."""
     plan = job.plan
     if job.cross_tools:  # the recipe's tests run in all layers
         return set(plan.steps)
-    steps: set[Step] = {step for step in made if isinstance(step, KeptStep)}
+    steps: set[Step] = set()
     for extension in _uncompiled(job, made):
-        steps |= set(kept_steps(plan.named(extension_program(plan.ground, extension).root)))
+        steps |= set(root_steps(plan.named(extension_program(plan.ground, extension).root)))
     for step in made:
         steps |= set(lower_steps(step, plan)) if isinstance(step, ProgramStep) else set()
         if isinstance(step, PythonStep) and step.sdists:
@@ -209,12 +218,6 @@ def mark_used(job: BuildJob) -> None:
     for folder in (*map(job.store.layer, job.keys.values()), *compiled):
         with contextlib.suppress(FileNotFoundError):
             os.utime(folder)
-
-
-def keep_trees(job: BuildJob) -> AbstractContextManager[None]:
-    """Keep the trees of the job's plan from `make_room` during the block, also of other builds."""
-    tools = (tools_tree(job),) if job.cross_tools else ()
-    return job.store.keep_trees((*map(job.store.tree, job.keys.values()), *tools))
 
 
 def keep_limit(store: Store, environment: Mapping[str, str], console: Console) -> None:

@@ -3,7 +3,7 @@
     artifacts/<2>/<sha256>     downloaded files and sources, named by what they hold
     partial/<sha256>           interrupted downloads, which the next one resumes
     layers/<key>/              finished layers: tar, manifest, facts; a pulled one has its blob's digest for a key
-    trees/<key>/               layers as folders, for the steps that run in them
+    tools/<key>/               envbuilder's own programs, and those that build for another processor
     extensions/<key>/          compiled extensions, and captured calls of projects
     build-directories/<key>/   those of extensions, kept for the next compile
     proofs/<key>               what `verify` found in which bytes
@@ -87,11 +87,11 @@ def sha256_file(path: Path) -> Sha256:
 
 
 # The folders with an entry for each key, and all that are kept between runs.
-KEYED: Final = ("artifacts", "partial", "layers", "trees", "extensions", "build-directories")
+KEYED: Final = ("artifacts", "partial", "layers", "tools", "extensions", "build-directories")
 KINDS: Final = (*KEYED, "apt", "uv", "bases", "proofs")
 KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
-# What goes by itself, in this order: made again from a layer, from sources, and by a download.
-REMADE: Final = ("trees", "build-directories", "partial")
+# What goes by itself, in this order: made again from sources, and by a download.
+REMADE: Final = ("build-directories", "partial")
 INVENTORIES: Final = "inventories"
 WORK: Final = "work"  # temporary folders of running and killed commands
 LIMIT: Final = "ENVBUILDER_CACHE_LIMIT"
@@ -143,8 +143,8 @@ class Store:
         """Return the folders of all layers, also unfinished or damaged ones."""
         return tuple((self.root / "layers").glob("*"))
 
-    def tree(self, key: Sha256) -> Path:
-        return self.root / "trees" / key
+    def tools(self, key: Sha256) -> Path:
+        return self.root / "tools" / key
 
     def extension(self, key: Sha256) -> Path:
         return self.root / "extensions" / key
@@ -235,11 +235,6 @@ class Store:
         It need not be on the disk: what a power cut takes from it has another digest.
         """
         save_bytes(self._inventory(entry), Inventory.take(entry, leave_out=leave_out).to_bytes())
-
-    def note_contents(self, entry: Path, contents: Mapping[str, str]) -> None:
-        """Note the digests of an entry's files that were hashed after its commit."""
-        if inventory := self._load_inventory(entry):
-            save_bytes(self._inventory(entry), inventory.with_contents(contents).to_bytes())
 
     def holds(self, entry: Path, *, whole: bool = False, leave_out: Collection[str] = ()) -> bool:
         """Return whether an entry is there as it was committed. A damaged one is named in a warning.
@@ -340,19 +335,6 @@ class Store:
         with _locked(self.root / "locks" / "use", shared=True):
             yield
 
-    @contextlib.contextmanager
-    def keep_trees(self, trees: Collection[Path]) -> Iterator[None]:
-        """Keep these trees from `collect` during the block, also those that are made in it. Then note their use."""
-        with contextlib.ExitStack() as stack:
-            for tree in trees:
-                stack.enter_context(_locked(self._keeper(tree), shared=True))
-            try:
-                yield
-            finally:
-                for tree in trees:
-                    with contextlib.suppress(FileNotFoundError):  # few are made
-                        os.utime(tree)
-
     def _keeper(self, entry: Path) -> Path:
         """Return the lock file that whoever uses this entry of `REMADE` holds."""
         kind = entry.parent.name
@@ -361,12 +343,10 @@ class Store:
     def removable(self) -> Iterator[tuple[Path, int]]:
         """Yield each entry that may go by itself and that nobody uses, and its bytes on disk, the longest unused first.
 
-        It is locked until the next is asked for. A tree without a layer stays: programs run from it, or it is slow to make.
+        It is locked until the next is asked for.
         """
         for kind in REMADE:
             for entry in sorted((self.root / kind).glob("*"), key=_last_use):
-                if kind == "trees" and not self.layer(Sha256(entry.name)).is_dir():
-                    continue
                 with contextlib.suppress(BlockingIOError), _locked(self._keeper(entry), wait=False):
                     if entry.exists():  # a download may have ended
                         yield entry, _disk_usage(entry, set())

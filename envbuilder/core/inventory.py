@@ -69,13 +69,6 @@ class Inventory:
             time.sleep(tick / _SECOND)  # the next write gets another time
         return cls(items)
 
-    def with_contents(self, contents: Mapping[str, str]) -> "Inventory":
-        """Return the inventory with the digests of files that were hashed since."""
-        return Inventory({
-            path: InventoryItem(item.kept, item.state, item.content or contents.get(os.fsdecode(path), UNKNOWN))
-            for path, item in self.items.items()
-        })  # fmt: skip
-
     def compare(self, folder: Path, *, whole: bool, leave_out: Collection[str] = ()) -> "Inventory | str":
         """Return how the folder differs, otherwise its inventory with the states of now. `whole` hashes every file."""
         items: dict[bytes, InventoryItem] = {}

@@ -15,8 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 import zstandard
 
-from envbuilder.core.beneath import read_beneath
-from envbuilder.core.cache import Sha256, sha256_bytes, sha256_file, space_errors
+from envbuilder.core.cache import Sha256, sha256_file, space_errors
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.core.system import NO_LINKS
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Entry", "Kind", "Layer", "Owner", "Owners", "check_disjoint", "contents_of", "damage_of", "extract", "load_layer", "read_blocks",
+    "Entry", "Kind", "Layer", "Owner", "Owners", "check_disjoint", "damage_of", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
@@ -187,20 +186,11 @@ def read_blocks(layer: Layer) -> Blocks:
     return parse_blocks(layer.index.read_text(encoding="ascii"))
 
 
-def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
-    """Return the contents of the wanted files that exist: from the folder `tree` if they are the layer's, otherwise from the blob."""
+def read_files(layer: Layer, wanted: Collection[str]) -> dict[str, bytes]:
+    """Return the contents of the wanted files that exist."""
     files = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
-    if tree is not None:
-        with contextlib.suppress(OSError, BuildError):
-            contents = {entry.path: read_beneath(tree, entry.path, limit=entry.size) for entry in files}
-            if all(sha256_bytes(contents[entry.path]) == entry.sha256 for entry in files):
-                return contents
     with _open_blob(layer) as reader:
         return {entry.path: b"".join(reader.content(entry)) for entry in files}
-
-
-def contents_of(layer: Layer) -> dict[str, str]:
-    return {entry.path: entry.sha256 for entry in read_manifest(layer) if entry.kind is Kind.FILE}
 
 
 def extract(layer: Layer, destination: Path) -> None:

@@ -5,7 +5,6 @@ They describe the installed packages, read from the layers. A package that diffe
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from packaging.metadata import parse_email
@@ -39,10 +38,8 @@ _COPYRIGHT: Final = re.compile(rf"{_DOC}[^/]+/copyright")
 _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 
 
-def write_documents(
-    plan: Plan, layers: Mapping[str, Layer], trees: Mapping[str, Path], tools: tuple[str, ...]
-) -> dict[str, str]:
-    """Return path → text of both. `trees` are folders that may still hold a layer's files, so it need not be unpacked.
+def write_documents(plan: Plan, layers: Mapping[str, Layer], tools: tuple[str, ...]) -> dict[str, str]:
+    """Return path → text of both.
 
     Raises BuildError if a layer holds other packages than the lock.
     """
@@ -50,7 +47,7 @@ def write_documents(
     for step in plan.steps:
         if isinstance(step, OsStep | PythonStep):
             read = _debian if isinstance(step, OsStep) else _python
-            installed = read(layers[step.name], trees.get(step.name))
+            installed = read(layers[step.name])
             _need_same(step, {name: version for name, (version, _) in installed.items()})
             licenses |= {file.sha256: installed[_key(step, file.name)][1] for file in step.artifacts}
     subjects = [
@@ -100,10 +97,10 @@ def _tools(plan: Plan) -> Iterator[Artifact]:
             yield from (wheel for build in step.builds for wheel in build.wheels)
 
 
-def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
+def _debian(layer: Layer) -> dict[str, tuple[str, License]]:
     entries = read_manifest(layer)
     wanted = {entry.path for entry in entries if entry.path == DPKG or _COPYRIGHT.fullmatch(entry.path)}
-    files = read_files(layer, wanted, tree)
+    files = read_files(layer, wanted)
     documents = {path.split("/")[3]: text for path, text in files.items() if path != DPKG}
     for entry in entries:  # some packages link their documentation to that of another
         if entry.kind is Kind.LINK and entry.path.startswith(_DOC):
@@ -117,10 +114,10 @@ def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
     }
 
 
-def _python(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
+def _python(layer: Layer) -> dict[str, tuple[str, License]]:
     wanted = {entry.path for entry in read_manifest(layer) if _METADATA.fullmatch(entry.path)}
     packages: dict[str, tuple[str, License]] = {}
-    for text in read_files(layer, wanted, tree).values():
+    for text in read_files(layer, wanted).values():
         fields, _ = parse_email(text)
         name = canonicalize_name(fields.get("name", ""))
         packages[name] = (_version(fields.get("version", "")), wheel_license(text))

@@ -1,10 +1,11 @@
 """Start bubblewrap with nothing of whoever builds: no variables, no root, and a filter of system calls.
 
-    enter_sandbox.py [MACHINE EMULATOR [OVER BELOW]…] -- OPTION… -- PROGRAM [ARGUMENT]…
+    enter_sandbox.py [--layers [FILE FOLDER]… --] [MACHINE EMULATOR [OVER BELOW]…] -- OPTION… -- PROGRAM [ARGUMENT]…
     enter_sandbox.py --emulate MACHINE EMULATOR [OVER BELOW]… -- PROGRAM [ARGUMENT]…
 
-OPTIONs are bubblewrap's. The words before the first `--` are for programs of another processor. The second form starts a
-program that knows those of another processor, without a sandbox.
+OPTIONs are bubblewrap's. Each FILE is a squashfs, which squashfuse mounts at the empty FOLDER for this program alone. MACHINE and what
+follows it are for programs of another processor. The second form starts a program that knows those of another processor, without a
+sandbox.
 
 A sandbox that root starts would run as the machine's root, who owns files of the kernel such as
 /proc/sys/kernel/core_pattern. So root takes an id here that nobody has. That id may not enter root's folders. Whatever
@@ -21,9 +22,11 @@ import itertools
 import os
 import resource
 import shutil
+import signal
 import stat
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -45,7 +48,7 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE = 1, 2, 4, 32, 40
 _PRIVATE: Final = 1 << 18 | _RECURSIVE
 _SAME_FLAGS: Final = 0xC0F  # flags with the same number in statvfs(3) and mount(2)
 _RELATIVE_TIMES: Final = (4096, 1 << 21)  # ST_RELATIME, MS_RELATIME
-_SET_DUMPABLE, _SET_SECURE_BITS, _AMBIENT = 4, 28, 47  # prctl(2)
+_SET_DEATH_SIGNAL, _SET_DUMPABLE, _SET_SECURE_BITS, _AMBIENT = 1, 4, 28, 47  # prctl(2)
 _NO_FIX, _RAISE, _DAC_OVERRIDE = 4, 2, 1  # SECBIT_NO_SETUID_FIXUP, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE
 _LANDLOCK, _LANDLOCK_VERSION = 444, 2  # landlock_create_ruleset; before 2, no file may get another folder
 
@@ -259,6 +262,49 @@ def _stage(sources: dict[str, bool]) -> Callable[[str], str]:
     return lambda source: places[source]
 
 
+# ---------------------------------------------------------------------------------------------------- the files of layers
+
+LAYERS: Final = "--layers"
+_MOUNTERS: Final = ("squashfuse_ll", "squashfuse")
+
+
+def _mounter() -> str:
+    """Return the squashfuse of this machine, or that of its Apptainer. Raises SystemExit without one."""
+    apptainer = Path(shutil.which("apptainer") or "/usr/bin/apptainer").resolve()
+    places = (None, str(apptainer.parents[1] / "libexec/apptainer/bin"))  # None: PATH
+    programs = (shutil.which(name, path=place) for place in places for name in _MOUNTERS)
+    program = next(filter(None, programs), None)
+    if program is None:
+        raise SystemExit("enter_sandbox: `squashfuse` is not installed")
+    return program
+
+
+def _mount_layers(words: Sequence[str], *, for_others: bool) -> None:
+    """Mount each FILE at its FOLDER in this namespace, until this process ends. Raises OSError, SystemExit."""
+    program, parent = _mounter(), os.getpid()
+    options = "ro,allow_other" if for_others else "ro"
+    waiting: dict[str, tuple[int, int]] = {}  # folder → process, and the file system that is there yet
+    for file, folder in zip(words[::2], words[1::2], strict=True):
+        before = Path(folder).stat().st_dev
+        if pid := os.fork():
+            waiting[folder] = pid, before
+            continue
+        try:
+            _checked(_libc.prctl(_SET_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0), "PR_SET_PDEATHSIG")
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(nothing, number)
+            if os.getppid() == parent:
+                os.execv(program, [program, "-f", "-o", options, file, folder])  # noqa: S606
+        finally:
+            os._exit(1)
+    for folder, (pid, before) in waiting.items():
+        while Path(folder).stat().st_dev == before:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                raise SystemExit(f"enter_sandbox: `{program}` could not mount `{folder}`")
+            time.sleep(0.001)
+
+
 def _binds(options: Sequence[str]) -> Iterator[tuple[int, bool]]:
     """Yield the place of each option that mounts, and whether the sandbox may write there."""
     at = 0
@@ -268,7 +314,9 @@ def _binds(options: Sequence[str]) -> Iterator[tuple[int, bool]]:
         at += 1 if options[at] in _FLAGS else 3 if options[at] in _PAIRS else 2
 
 
-def _become_with(to: int, options: list[str], emulator: list[str], bubblewrap: str) -> str:
+def _become_with(
+    to: int, options: list[str], emulator: list[str], bubblewrap: str, layers: Sequence[str]
+) -> str:
     """Take an id for good that may enter what bubblewrap and the emulator need, and root's other folders not.
 
     Replaces their paths in `options` and `emulator` by those that the id may enter. Returns that of bubblewrap.
@@ -280,6 +328,8 @@ def _become_with(to: int, options: list[str], emulator: list[str], bubblewrap: s
     for path in (*emulator[1:], *([str(top)] if top else [])):
         sources.setdefault(path, False)
     _enter_namespace(to)
+    if layers:
+        _mount_layers(layers, for_others=True)
     place = _stage(sources)
     for at, _ in _binds(options):
         options[at + 1] = place(options[at + 1])
@@ -399,6 +449,9 @@ def prepare(words: Sequence[str]) -> list[str]:
 
     The caller replaces its process by it, with no variables. Raises OSError, or SystemExit with a reason.
     """
+    layers: Sequence[str] = ()
+    if words[0] == LAYERS:
+        layers, words = words[1 : words.index("--")], words[words.index("--") + 1 :]
     emulated_by, rest = list(words[: words.index("--")]), words[words.index("--") + 1 :]
     options, argv = list(rest[: rest.index("--")]), rest[rest.index("--") + 1 :]
     bubblewrap = shutil.which("bwrap")
@@ -410,9 +463,17 @@ def prepare(words: Sequence[str]) -> list[str]:
             if is_writable:
                 give(options[at + 1], to, to, special=True)
         if Path(bubblewrap).with_name(PLAIN).exists():
+            if layers:
+                raise SystemExit("enter_sandbox: without namespaces, nothing can be mounted")
             leave_root(to)
         else:
-            bubblewrap = _become_with(to, options, emulated_by, bubblewrap)
+            bubblewrap = _become_with(to, options, emulated_by, bubblewrap, layers)
+    elif layers:
+        user, group = os.getuid(), os.getgid()
+        _enter_user(_NEW_MOUNTS, user=0, group=0)  # who may mount there
+        _mount("", Path("/"), "", _PRIVATE)
+        _mount_layers(layers, for_others=False)
+        _enter_user(0, user=user, group=group)
     if emulated_by:
         _emulate(emulated_by)
     os.chdir("/")

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
-from envbuilder.runners.enter_sandbox import give
+from envbuilder.runners.enter_sandbox import LAYERS, give
 
 PROGRAM: Final = Path(__file__).with_name("enter_sandbox.py")
 _OWN: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "build")
@@ -31,6 +31,13 @@ class Mount:
         return ("--bind" if self.writable else "--ro-bind", str(self.source), self.target)
 
 
+class Mounted(NamedTuple):
+    """A squashfs, and the empty folder at which a sandbox has its files."""
+
+    file: Path
+    folder: Path
+
+
 def sandbox(
     options: Sequence[str],
     argv: Sequence[str],
@@ -41,17 +48,19 @@ def sandbox(
     user: str = USER,
     capabilities: Sequence[str] = (),
     emulation: Sequence[str] = (),
+    mounted: Sequence[Mounted] = (),
     merged: bool = False,
 ) -> Command:
     """Return the command that runs `argv` in a sandbox, by default as a user without rights there.
 
     `options` are bubblewrap's, for what is mounted. `capabilities` are those of its own user namespace alone.
-    `emulation` are words of `enter_sandbox.py` for programs of another processor.
+    `emulation` are words of `enter_sandbox.py` for programs of another processor. What is `mounted` is there for `options` alone.
     """
     rights = (word for name in capabilities for word in ("--cap-add", name))
     variables = (word for name, value in env for word in ("--setenv", name, value))
+    layers = (LAYERS, *(str(path) for pair in mounted for path in pair), "--") if mounted else ()
     words = (
-        sys.executable, "-I", str(PROGRAM), *emulation, "--",
+        sys.executable, "-I", str(PROGRAM), *layers, *emulation, "--",
         *_OWN, "--uid", user, "--gid", user, "--cap-drop", "ALL", *rights, *options, *variables, "--chdir", cwd, "--", *argv,
     )  # fmt: skip
     return Command(argv=words, why=why, bare=True, merged=merged)

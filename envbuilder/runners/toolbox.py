@@ -77,7 +77,7 @@ def toolbox_files() -> tuple[ToolboxFile, ...]:
 
 def toolbox_folder(store: Store) -> Path:
     """Return the folder of the toolbox, which `make_toolbox` writes: a root with the programs in usr/bin."""
-    return store.tree(sha256_bytes(LOCK.read_bytes() + str(_FORM).encode()))
+    return store.tools(sha256_bytes(LOCK.read_bytes() + str(_FORM).encode()))
 
 
 def make_toolbox(store: Store, fetcher: Fetcher, show: Show) -> Path:
@@ -138,7 +138,7 @@ def _plain_sandbox(store: Store, toolbox: Path) -> Path:
     tools = (toolbox / LOADER, toolbox / LIBRARIES, toolbox / PROGRAMS / f"proot{_REAL}")
     words = (sys.executable, "-I", program, *tools, store.root)
     text = f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n'
-    folder = store.tree(sha256_text(text))
+    folder = store.tools(sha256_text(text))
     if not store.holds(folder, whole=True):
         with store.workspace() as work:
             (work / "bin").mkdir()

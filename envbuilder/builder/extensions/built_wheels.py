@@ -30,7 +30,7 @@ _WHEEL: Final = re.compile(r"[A-Za-z0-9_.+!-]+\.whl")
 
 
 def built_wheels(step: PythonStep, job: BuildJob, root: Callable[[Program], SandboxRoot]) -> tuple[Path, ...]:
-    """Return the wheels of the step's sdists. `root` gives the trees for a build and is called only before one."""
+    """Return the wheels of the step's sdists. `root` gives the files for a build and is called only before one."""
     parts = zip(step.sdists, step.made_by(job.plan).parts, strict=True)
     return tuple(_built_wheel(sdist, part, job, root) for sdist, part in parts)
 
@@ -79,7 +79,6 @@ def _built_wheel(
                     raise explain_failure(title, lines, failure, kind="source distribution") from failure
                 name = _wheel_in(work, sdist)
                 copy_beneath(work, f"out/{name}", out / name)
-                job.need_unchanged(ground.trees, sdist.name)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

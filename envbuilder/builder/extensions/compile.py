@@ -143,7 +143,7 @@ class _Task:
 
 
 class ExtensionBuilder:
-    """Build one plan's extensions. `root` unpacks the trees for a program. It is called only before a compile."""
+    """Build one plan's extensions. `root` gives the files for a program. It is called only before a compile."""
 
     def __init__(self, job: BuildJob, root: Callable[[Program], SandboxRoot]) -> None:
         self._job, self._root = job, root
@@ -206,7 +206,6 @@ class ExtensionBuilder:
                 task = _Task(extension=extension, name=extension.name, program=program, jobs=1)
                 with self._ran(task, build_dir, root) as out:
                     calls = entries.save_calls(out, folder)
-                self._job.need_unchanged(root.trees, extension.name)
                 if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
@@ -263,7 +262,6 @@ class ExtensionBuilder:
                             out, entry, key=key, seconds=round(time.monotonic() - began, 1),
                             timings=entries.ninja_timings(build_dir), recipe=self._job.plan.name,
                         )  # fmt: skip
-                    self._job.need_unchanged(root.trees, name)
                 compiled = entries.load_compiled(folder)
                 assert compiled is not None, f"{folder} was just written"
         if extra := extra_targets(compiled.entry.targets, self._ground.gpus):

@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.builder.job import BuildJob, unpack_packages
-from envbuilder.builder.sandbox.root import Emulation, folder_in
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
+from envbuilder.builder.sandbox.root import Emulation
 from envbuilder.core.cache import remove_tree, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import X86_64
@@ -45,7 +46,7 @@ def tools_tree(job: BuildJob) -> Path:
     rules = spec_text(job.plan.cuda.rules()) if job.plan.cuda else ""
     programs = [digest(name) for name in ("distribution.py", "toolkit.py")]
     words = [f"tools {job.plan.platform}", *programs, rules, *(file.sha256 for file in tools.artifacts)]
-    return job.store.tree(sha256_text("\n".join(words)))
+    return job.store.tools(sha256_text("\n".join(words)))
 
 
 def missing_tools(job: BuildJob) -> tuple[Artifact, ...]:
@@ -125,22 +126,22 @@ def native_python(job: BuildJob, root: Path) -> tuple[Mount, ...]:
     if not (root / "usr/bin" / name).is_file():
         return ()
     for path in (_LIBRARIES, f"usr/bin/{name}"):
-        folder_in(root, path)
+        LayerFolder(place=root).path(path)
     folder = Mount(source=tree / _LIBRARIES, target=f"/{_LIBRARIES}")
     return (folder, Mount(source=tree / name, target=f"/usr/bin/{name}"))
 
 
 def emulation(
-    job: BuildJob, *, os_tree: Path | None = None, cuda_tree: Path | None = None
+    job: BuildJob, *, system: LayerFolder | None = None, cuda: LayerFolder | None = None
 ) -> Emulation | None:
-    """Return how programs of the plan's processor run, None if it is this machine's. The compilers in these trees are native."""
+    """Return how programs of the plan's processor run, None if it is this machine's. The compilers in these folders are native."""
     if job.cross_tools is None:
         return None
     tree, folders = tools_tree(job), list[tuple[Path, Path]]()
-    if os_tree:
-        folders.append((tree / "usr", os_tree / "usr"))
-    if cuda_tree and job.plan.cuda:
+    if system:
+        folders.append((tree / "usr", system.place / "usr"))
+    if cuda and job.plan.cuda:
         home = job.plan.cuda.toolkit.folder
-        folders.append((tree / home, cuda_tree / home))
+        folders.append((tree / home, cuda.place / home))
     program = tree / f"qemu-{job.plan.processor.machine}"
     return Emulation(processor=job.plan.processor, program=program, over=tuple(folders))

@@ -1,6 +1,6 @@
 """The root of a build's sandbox: the lower layers, read-only, no GPU, no files of the machine.
 
-bubblewrap mounts it from folders of the store, without a copy. Programs of another processor run by qemu in it.
+bubblewrap mounts it from their folders. Programs of another processor run by qemu in it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import uv
 
 from envbuilder import steps
-from envbuilder.core.errors import BuildError
+from envbuilder.builder.sandbox.layer_folders import LayerFolder, mounted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX
@@ -34,99 +34,90 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRoot:
-    """The trees of the root: that of the os layer, and those of the layers above it if there are any."""
+    """The folders of the root: that of the os layer, and those of the layers above it if there are any."""
 
-    os: Path
-    interpreter: Path | None = None
-    environment: tuple[Path, ...] = ()  # what /opt/env has, bottom first
-    cuda: Path | None = None
+    os: LayerFolder
+    interpreter: LayerFolder | None = None
+    environment: tuple[LayerFolder, ...] = ()  # what /opt/env has, bottom first
+    cuda: LayerFolder | None = None
     cuda_version: str = ""
-    emulation: Emulation | None = None  # None: the trees are of this machine's processor
+    emulation: Emulation | None = None  # None: the programs are for this machine's processor
 
     @property
-    def trees(self) -> tuple[Path, ...]:
-        tools = self.emulation.program.parent if self.emulation else None
-        return tuple(filter(None, (self.os, self.interpreter, *self.environment, self.cuda, tools)))
+    def folders(self) -> tuple[LayerFolder, ...]:
+        return tuple(filter(None, (self.os, self.interpreter, *self.environment, self.cuda)))
 
 
-def folder_in(tree: Path, name: str) -> str:
-    """Return the path of a folder in a tree, for a mount. Raises BuildError for a link, which leads to a folder of this machine.
-
-    The scripts of packages may leave one in place of any folder, and nothing changes a tree later.
-    """
-    path = tree
-    for part in name.split("/"):
-        path /= part
-        if path.is_symlink():
-            raise BuildError(
-                f"`/{path.relative_to(tree)}` of the environment is a link to `{path.readlink()}`, expected a folder",
-                hint="a package under `apt` or `packages` made it so, and nothing can be built in such an environment",
-            )
-    return str(path)
-
-
-def _more_of(root: SandboxRoot) -> Iterator[Path]:
+def _more_of(root: SandboxRoot) -> Iterator[str]:
     """Yield what an image has in folders in which other layers have theirs, such as its own toolkit."""
     others = {"bin", *(("cuda", f"cuda-{root.cuda_version}") if root.cuda else ())}
-    for name, known in (("usr/local", others), ("opt", {"env", "envbuilder", "python"})):
-        folder = Path(folder_in(root.os, name))
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.name not in known and (path.is_dir() or path.is_symlink()):
+    for folder, known in (("usr/local", others), ("opt", {"env", "envbuilder", "python"})):
+        root.os.path(folder)
+        for name in root.os.names(folder):
+            path = f"{folder}/{name}"
+            if name not in known and (root.os.is_folder(path) or root.os.link(path)):
                 yield path
 
 
-def _merged(folders: Sequence[Path], target: str) -> Iterator[str]:
-    """Yield the options that mount what the folders have below the folder `target`. An upper folder's path hides that of a lower one."""
-    paths: dict[str, list[Path]] = {}
-    for folder in folders:
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():  # `--dry-run` has no trees yet
-            paths.setdefault(path.name, []).append(path)
-    for name, places in paths.items():
-        top, inside = places[-1], f"{target}/{name}"
-        if top.is_symlink():
-            yield from ("--symlink", str(top.readlink()), inside)
-        elif top.is_dir() and len(places) > 1:
-            yield from ("--dir", inside)
-            yield from _merged(
-                [place for place in places if place.is_dir() and not place.is_symlink()], inside
-            )
+def _merged(parts: Sequence[LayerFolder], folder: str) -> Iterator[str]:
+    """Yield the options that mount what the folders have below one of their own. An upper one's path hides that of a lower one."""
+    paths: dict[str, list[LayerFolder]] = {}
+    for part in parts:
+        for name in part.names(folder):
+            paths.setdefault(f"{folder}/{name}", []).append(part)
+    for path, places in paths.items():
+        top = places[-1]
+        if target := top.link(path):
+            yield from ("--symlink", target, f"/{path}")
+        elif top.is_folder(path) and len(places) > 1:
+            yield from ("--dir", f"/{path}")
+            yield from _merged([place for place in places if place.is_folder(path)], path)
         else:
-            yield from ("--ro-bind", str(top), inside)
+            yield from ("--ro-bind", str(top.place / path), f"/{path}")
 
 
 def sandboxed(root: SandboxRoot, argv: Sequence[str], *, why: str, mounts: Sequence[Mount] = ()) -> Command:
     """Return the command that runs `argv` in the sandbox."""
+    system = root.os
     options = [
-        "--ro-bind", folder_in(root.os, "usr"), "/usr",
+        "--ro-bind", system.path("usr"), "/usr",
         "--tmpfs", "/usr/local",
-        "--ro-bind", folder_in(root.os, "usr/local/bin"), "/usr/local/bin",
-        "--ro-bind", folder_in(root.os, "etc"), "/etc",
-        "--ro-bind", folder_in(root.os, "var"), "/var",
+        "--ro-bind", system.path("usr/local/bin"), "/usr/local/bin",
+        "--ro-bind", system.path("etc"), "/etc",
+        "--ro-bind", system.path("var"), "/var",
         "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
         "--dir", "/opt", "--dir", "/root",
     ]  # fmt: skip
     for name in ("bin", "sbin", "lib", "lib64"):
-        folder = root.os / name
-        is_merged = folder.is_symlink() or not folder.is_dir()  # an image may be without the merged /usr
-        options += ["--symlink", f"usr/{name}"] if is_merged else ["--ro-bind", str(folder)]
+        is_own = system.is_folder(name)  # an image may be without the merged /usr
+        options += ["--ro-bind", str(system.place / name)] if is_own else ["--symlink", f"usr/{name}"]
         options.append(f"/{name}")
     for more in _more_of(root):
-        options += ["--symlink", str(more.readlink())] if more.is_symlink() else ["--ro-bind", str(more)]
-        options.append(f"/{more.relative_to(root.os)}")
+        target = system.link(more)
+        options += ["--symlink", target] if target else ["--ro-bind", str(system.place / more)]
+        options.append(f"/{more}")
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
-        options += ["--ro-bind", folder_in(root.cuda, home[1:]), home, "--symlink", home, "/usr/local/cuda"]
+        options += ["--ro-bind", root.cuda.path(home[1:]), home, "--symlink", home, "/usr/local/cuda"]
     if root.interpreter is not None:
-        options += ["--ro-bind", folder_in(root.interpreter, STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
-    folders = [Path(folder_in(tree, ENV_PREFIX[1:])) for tree in root.environment]
-    if len(folders) == 1:
-        options += ["--ro-bind", str(folders[0]), ENV_PREFIX]
-    elif folders:
-        options += ["--tmpfs", ENV_PREFIX, *_merged(folders, ENV_PREFIX), "--remount-ro", ENV_PREFIX]
+        options += ["--ro-bind", root.interpreter.path(STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
+    places = [part.path(ENV_PREFIX[1:]) for part in root.environment]
+    if len(places) == 1:
+        options += ["--ro-bind", places[0], ENV_PREFIX]
+    elif places:
+        options += [
+            "--tmpfs",
+            ENV_PREFIX,
+            *_merged(root.environment, ENV_PREFIX[1:]),
+            "--remount-ro",
+            ENV_PREFIX,
+        ]
     for mount in mounts:
         options += mount.options()
     by = root.emulation.words() if root.emulation else ()
-    return sandbox(options, argv, why=why, env=steps.ENVIRONMENT.items(), emulation=by)
+    return sandbox(
+        options, argv, why=why, env=steps.ENVIRONMENT.items(), emulation=by, mounted=mounted(root.folders)
+    )
 
 
 def program_command(program: Program, root: SandboxRoot, work: Path, mounts: Sequence[Mount] = ()) -> Command:

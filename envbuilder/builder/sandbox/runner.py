@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from envbuilder.builder.extensions.built_wheels import built_wheels, wheel_commands
 from envbuilder.builder.extensions.compile import (
@@ -21,23 +21,24 @@ from envbuilder.builder.extensions.compile import (
 )
 from envbuilder.builder.job import (
     BuildJob,
-    KeptStep,
-    kept_steps,
+    RootStep,
     lower_steps,
+    places,
     prepare_run,
     progress,
+    root_steps,
     unpack_packages,
     write_runtime_layer,
 )
 from envbuilder.builder.sandbox import distribution
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, missing_tools
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
-from envbuilder.core.cache import link_or_copy
+from envbuilder.core.cache import link_or_copy, remove_tree
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import X86_64, own_processor, own_title
 from envbuilder.core.system import install_command
-from envbuilder.layers.layer import Layer, contents_of, extract, load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
     CudaStep,
@@ -55,6 +56,9 @@ from envbuilder.runners.enter_sandbox import trial
 from envbuilder.runners.sandbox import take_over
 from envbuilder.runners.toolbox import open_sandbox
 from envbuilder.sources.fetch import Fetcher
+
+if TYPE_CHECKING:
+    from envbuilder.layers.layer import Layer
 
 WORK = Path("WORK")  # stands for the temporary folder of a run
 _MINIMAL: Final = "root"  # below it
@@ -98,11 +102,11 @@ class SandboxRunner:
     def _commands(self, step: Step) -> Iterator[Command]:
         job = self.job
 
-        def trees(steps: Iterable[Step]) -> dict[str, Path]:
-            return {lower.name: job.store.tree(job.keys[lower]) for lower in steps}
+        def folders(steps: Iterable[Step]) -> dict[str, LayerFolder]:
+            return {lower.name: LayerFolder(place=WORK / lower.name) for lower in steps}
 
         def root(program: Program) -> SandboxRoot:
-            return make_root(job, trees(job.plan.named(program.root)))
+            return make_root(job, folders(job.plan.named(program.root)))
 
         if isinstance(step, OsStep):
             yield from distribution.commands(step, job, WORK)
@@ -113,7 +117,7 @@ class SandboxRunner:
         elif not isinstance(step, RuntimeStep):  # which needs no program
             if isinstance(step, PythonStep):
                 yield from wheel_commands(step, job, root=root, work=WORK)
-            yield _program_command(step, job, trees(lower_steps(step, job.plan)), WORK)
+            yield _program_command(step, job, folders(lower_steps(step, job.plan)), WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         make_tools(self.job)
@@ -122,15 +126,15 @@ class SandboxRunner:
 
 
 class Run:
-    """One run over one plan: a future for each layer, and for each kept tree."""
+    """One run over one plan: a future for each layer."""
 
     def __init__(self, job: BuildJob, pool: Executor) -> None:
         self._job, self._pool = job, pool
         self._guard = threading.RLock()
-        # Each program and each packing of a layer wants a core, and some memory. None waits for another while it has its place.
-        self._places = threading.BoundedSemaphore(max(2, job.limits.threads))
+        # Each program that makes files and each packing of a layer wants a core, memory and disk. None waits for another while it
+        # has its place.
+        self._places = threading.BoundedSemaphore(places(job.limits))
         self._layers: dict[Step, Future[Layer]] = {}
-        self._trees: dict[Step, Future[Path]] = {}
 
     def start(self, step: Step) -> "Future[Layer]":
         """Start the step's layer once. Returns its future."""
@@ -141,66 +145,27 @@ class Run:
             return self._layers[step]
 
     def root(self, program: Program) -> SandboxRoot:
-        """Return the root of a program, after its trees are made."""
-        return make_root(self._job, self._made(kept_steps(self._job.plan.named(program.root))))
-
-    def _start_tree(self, step: KeptStep) -> "Future[Path]":
-        with self._guard:
-            if step not in self._trees:
-                self._trees[step] = self._pool.submit(self._make_tree, step)
-            return self._trees[step]
+        """Return the root of a program, after its layers are made."""
+        return make_root(self._job, self._made(root_steps(self._job.plan.named(program.root))))
 
     def _write_layer(self, step: Step, out: Path, work: Path) -> None:
-        """Write the step's layer into `out`, after the layers and trees that it reads. `work` is a temporary folder."""
-        job, tree = self._job, work / "out"
+        """Write the step's layer into `out`, after the layers that it reads. `work` is a temporary folder."""
+        job = self._job
         match step:
             case OsStep():
                 distribution.write_layer(step, job, work, out)
-            case InterpreterStep() | PythonStep() | CudaStep():
-                tree = self._start_tree(step).result()
-                with self._places, job.console.step(f"write the {step.name} layer") as shown:
-                    layer = job.pack(step, tree, out, shown)
-                with job.store.lock(f"tree-{tree.name}"):
-                    job.store.note_contents(tree, contents_of(layer))
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
                 join_extensions(step, built, job, self.root(step.made_by(job.plan)), work)
-                job.pack(step, tree, out)
+                job.pack(step, work / "out", out)
             case RuntimeStep():
-                others = job.plan.steps[:-1]
-                layers = {lower.name: self.start(lower).result() for lower in others}
+                layers = {lower.name: self.start(lower).result() for lower in job.plan.steps[:-1]}
                 write_runtime_layer(step, job, layers, out, work)
-            case _:  # any other needs its program alone
-                self._run_program(step, work)
-                job.pack(step, tree, out)
+            case _:
+                self._write_by_program(step, out, work)
 
-    def _make_tree(self, step: KeptStep) -> Path:
-        store, key = self._job.store, self._job.keys[step]
-        final = store.tree(key)
-        with store.lock(f"tree-{key}"):
-            # Without its layer, a tree is what the layer is made from, so every file of it is hashed.
-            if store.holds(final, whole=load_layer(store.layer(key)) is None):
-                return final
-            with store.workspace() as work:
-                self._write_tree(step, work)
-                take_over(work / "out")
-                layer = load_layer(store.layer(key))  # of which the tree was unpacked
-                store.commit(work / "out", final, contents_of(layer) if layer else {})
-        return final
-
-    def _write_tree(self, step: KeptStep, work: Path) -> None:
-        """Write the step's tree into `work/out`: from its layer if there is one, otherwise with the step's program."""
-        job = self._job
-        layer = load_layer(job.store.layer(job.keys[step]))
-        if layer is None and not isinstance(step, OsStep):
-            self._run_program(step, work)
-        else:
-            layer = layer or self.start(step).result()
-            with job.console.step(f"unpack the {layer.name} layer"):
-                extract(layer, work / "out")
-
-    def _run_program(self, step: ProgramStep, work: Path) -> None:
-        """Make the tree of a step's layer in `work/out`, with its program."""
+    def _write_by_program(self, step: ProgramStep, out: Path, work: Path) -> None:
+        """Write the layer of a step that needs its program alone."""
         job, program, parts = self._job, step.made_by(self._job.plan), dict[str, Path]()
         if isinstance(step, PythonStep):
             wheels = built_wheels(step, job, self.root)
@@ -208,34 +173,45 @@ class Run:
                 parts[part.name] = work / part.name
                 parts[part.name].mkdir()
                 link_or_copy(wheel, parts[part.name] / wheel.name)
-        prepare_run(program, work, job.store, parts)
-        trees = self._made(lower_steps(step, job.plan))
-        with self._places, job.console.step(program.why) as shown:
-            if OsStep.name not in trees:
-                unpack_minimal(job, work / _MINIMAL)
-            job.runner.run(_program_command(step, job, trees, work), on_line=progress(shown))
-            shown.show_note("")
+        folders = self._made(lower_steps(step, job.plan))
+        with self._places:
+            prepare_run(program, work, job.store, parts)
+            with job.console.step(program.why) as shown:
+                if OsStep.name not in folders:
+                    unpack_minimal(job, work / _MINIMAL)
+                job.runner.run(_program_command(step, job, folders, work), on_line=progress(shown))
+                shown.show_note("")
+            take_over(work / "out")
+            with job.console.step(f"write the {step.name} layer") as shown:
+                job.pack(step, work / "out", out, shown)
+            remove_tree(work / "out")  # before another program begins
 
-    def _made(self, steps: Iterable[KeptStep]) -> dict[str, Path]:
-        started = {step.name: self._start_tree(step) for step in steps}
-        return {name: tree.result() for name, tree in started.items()}
+    def _made(self, steps: Iterable[RootStep]) -> dict[str, LayerFolder]:
+        made = {step.name: self._pool.submit(self._folder, step) for step in steps}
+        return {name: folder.result() for name, folder in made.items()}
+
+    def _folder(self, step: RootStep) -> LayerFolder:
+        return self._job.folders.of(self.start(step).result())
 
 
-def _program_command(step: ProgramStep, job: BuildJob, trees: Mapping[str, Path], work: Path) -> Command:
-    """Return the command that makes the tree of a step's layer in `work/out`. `trees` are those of `lower_steps`."""
-    if OsStep.name in trees:
-        root = make_root(job, trees)
+def _program_command(
+    step: ProgramStep, job: BuildJob, folders: Mapping[str, LayerFolder], work: Path
+) -> Command:
+    """Return the command that makes the files of a step's layer in `work/out`. `folders` are those of `lower_steps`."""
+    if OsStep.name in folders:
+        root = make_root(job, folders)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
         by = emulation(job) if job.plan.interpreter else None
         root = SandboxRoot(
-            os=work / _MINIMAL, interpreter=trees.get(InterpreterStep.name), environment=environment_of(job, trees), emulation=by
+            os=LayerFolder(place=work / _MINIMAL), interpreter=folders.get(InterpreterStep.name),
+            environment=environment_of(job, folders), emulation=by,
         )  # fmt: skip
     return program_command(step.made_by(job.plan), root, work)
 
 
-def environment_of(job: BuildJob, trees: Mapping[str, Path]) -> tuple[Path, ...]:
-    """Return those of the trees that are parts of the Python environment, bottom first."""
-    return tuple(trees[step.name] for step in job.plan.environment if step.name in trees)
+def environment_of(job: BuildJob, folders: Mapping[str, LayerFolder]) -> tuple[LayerFolder, ...]:
+    """Return those of the folders that are parts of the Python environment, bottom first."""
+    return tuple(folders[step.name] for step in job.plan.environment if step.name in folders)
 
 
 def minimal_python(job: BuildJob) -> tuple[Artifact, ...]:
@@ -252,13 +228,13 @@ def unpack_minimal(job: BuildJob, root: Path) -> None:
         (root / name).mkdir(exist_ok=True)
 
 
-def make_root(job: BuildJob, trees: Mapping[str, Path]) -> SandboxRoot:
-    """Return the root with these trees, in which programs run and extensions compile."""
-    version = job.plan.cuda.toolkit.cuda if job.plan.cuda else ""
+def make_root(job: BuildJob, folders: Mapping[str, LayerFolder]) -> SandboxRoot:
+    """Return the root with the files of these layers, in which programs run and extensions compile."""
+    system, cuda = folders[OsStep.name], folders.get(CudaStep.name)
     return SandboxRoot(
-        os=trees[OsStep.name], interpreter=trees.get(InterpreterStep.name), environment=environment_of(job, trees),
-        cuda=trees.get(CudaStep.name),
-        cuda_version=version, emulation=emulation(job, os_tree=trees[OsStep.name], cuda_tree=trees.get(CudaStep.name)),
+        os=system, interpreter=folders.get(InterpreterStep.name), environment=environment_of(job, folders),
+        cuda=cuda, cuda_version=job.plan.cuda.toolkit.cuda if job.plan.cuda else "",
+        emulation=emulation(job, system=system, cuda=cuda),
     )  # fmt: skip
 
 

@@ -1,0 +1,159 @@
+"""What the programs of a build run in: the files of layers, read out of their blobs.
+
+A layer's files are a squashfs made of the blob's own frames, which `enter_sandbox.py` mounts for one program. So nothing is unpacked,
+and no mount outlives its program. Where this machine mounts none, the files are unpacked. Either way they go with the build.
+"""
+
+import contextlib
+import functools
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import TypeAlias
+
+from envbuilder.artifacts.sif import write_system
+from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
+from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
+from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.process import Runner
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.layers.layer import Layer, extract, read_manifest
+from envbuilder.layers.writer import Blocks
+from envbuilder.runners.sandbox import Mounted, sandbox
+
+# Folder → what is in it, by name. None: a folder that no layer names.
+Listing: TypeAlias = Mapping[str, Mapping[str, Entry | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFolder:
+    """A folder that a sandbox has files from: one of this machine, or the place at which it mounts a squashfs."""
+
+    place: Path
+    file: Path | None = None  # the squashfs
+    listing: Listing = field(default_factory=dict, compare=False, repr=False)  # of the squashfs
+
+    def path(self, name: str) -> str:
+        """Return the place of a folder, for a mount. Raises BuildError for a link, which leads to a folder of this machine.
+
+        The scripts of packages may leave one in place of any folder, and nothing changes a layer later.
+        """
+        for part in (*reversed(PurePath(name).parents[:-1]), PurePath(name)):
+            if target := self.link(str(part)):
+                raise BuildError(
+                    f"`/{part}` of the environment is a link to `{target}`, expected a folder",
+                    hint="a package under `apt` or `packages` made it so, and nothing can be built in such an environment",
+                )
+        return str(self.place / name)
+
+    def link(self, name: str) -> str:
+        """Return the target of a link, "" for anything else."""
+        if self.file is None:
+            path = self.place / name
+            return str(path.readlink()) if path.is_symlink() else ""
+        entry = self._entry(name)
+        return entry.target if entry and entry.kind is Kind.LINK else ""
+
+    def is_folder(self, name: str) -> bool:
+        """Whether there is a folder of that name, and no link to one."""
+        if self.file is None:
+            path = self.place / name
+            return path.is_dir() and not path.is_symlink()
+        return name in self.listing
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names in a folder, none if there is no such folder."""
+        if self.file is not None:
+            return sorted(self.listing.get(folder, ()))
+        path = self.place / folder
+        return sorted(inner.name for inner in path.iterdir()) if path.is_dir() else []
+
+    def _entry(self, name: str) -> Entry | None:
+        folder, _, last = name.rpartition("/")
+        return self.listing.get(folder, {}).get(last)
+
+
+class LayerFolders:
+    """The folders of one build, each made when a program first needs it. `close` removes them."""
+
+    def __init__(self, store: Store, runner: Runner, console: Console) -> None:
+        self._store, self._runner, self._console = store, runner, console
+        self._stack = contextlib.ExitStack()
+        self._guard = threading.RLock()
+        self._locks: dict[tuple[str, ...], threading.Lock] = defaultdict(threading.Lock)
+        self._made: dict[tuple[str, ...], LayerFolder] = {}
+
+    def of(self, *layers: Layer) -> LayerFolder:
+        """Return the folder with the files of these layers. Raises BuildError for a damaged blob, SpaceError."""
+        key = tuple(layer.digest for layer in layers)
+        with self._guard:
+            lock = self._locks[key]
+        with lock:
+            if key not in self._made:
+                self._made[key] = self._make(layers, self._work / str(len(self._locks)))
+            return self._made[key]
+
+    def close(self) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # after an interruption, a thread may write there yet; `sweep` removes the rest
+            self._stack.close()
+
+    @functools.cached_property
+    def can_mount(self) -> bool:
+        """Whether a squashfs can be mounted for a sandbox here."""
+        work = self._work / "trial"
+        place, file = work / "place", work / "squashfs"
+        place.mkdir(parents=True)
+        seen = Entry(path="seen", kind=Kind.DIRECTORY, mode=0o755, mtime=0)
+        packed = Packed(blob=file, entries=[seen], blocks=Blocks(fragments=(), small={}, large={}))
+        layout = layout_squashfs([packed], epoch=0)
+        file.write_bytes(layout.head + layout.tables)
+        options = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--ro-bind", str(place), "/tmp/layer")  # fmt: skip  # noqa: S108
+        command = sandbox(
+            options, ("/bin/ls", "/tmp/layer/seen"), why="mount a squashfs", env=(), mounted=(Mounted(file, place),)  # noqa: S108
+        )  # fmt: skip
+        try:
+            self._runner.run(command)
+        except CommandError:
+            return False
+        return True
+
+    @functools.cached_property
+    def _work(self) -> Path:
+        with self._guard:
+            return self._stack.enter_context(self._store.workspace())
+
+    def _make(self, layers: tuple[Layer, ...], folder: Path) -> LayerFolder:
+        name = layers[0].name if len(layers) == 1 else "SIF's"
+        if not self.can_mount:
+            with self._console.step(f"unpack the {name} layer"):
+                for layer in layers:
+                    extract(layer, folder)
+            return LayerFolder(place=folder)
+        file = folder.with_name(f"{folder.name}.squashfs")
+        folder.mkdir()
+        write_system(layers, file)
+        return LayerFolder(place=folder, file=file, listing=_list(layers))
+
+
+def mounted(folders: Iterable[LayerFolder]) -> tuple[Mounted, ...]:
+    """Return what a sandbox mounts to have these folders."""
+    return tuple(Mounted(folder.file, folder.place) for folder in dict.fromkeys(folders) if folder.file)
+
+
+def _list(layers: Iterable[Layer]) -> Listing:
+    listing: dict[str, dict[str, Entry | None]] = {"": {}}
+    for layer in layers:
+        for entry in read_manifest(layer):
+            path = entry.path
+            if entry.kind is Kind.DIRECTORY:
+                listing.setdefault(path, {})
+            while path:
+                folder, _, name = path.rpartition("/")
+                listing.setdefault(folder, {}).setdefault(name, entry if path == entry.path else None)
+                path = folder
+    return listing
