@@ -106,6 +106,7 @@ def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -
         steps = zip(job.plan.steps, pending, strict=True)
         first = [layer for step, layer in steps if isinstance(step, RootStep)]
         layers = wait_for_layers(pending, first, part_done=lambda layers: loader.load_first(job, layers))
+    job.folders.close()  # the SIF takes as much
     check_disjoint(layers, among=[step.name for step in job.plan.environment])
     with job.console.step("write the OCI layout"):
         layout = write_image(job.plan, layers, outputs.image, name=outputs.image_name)

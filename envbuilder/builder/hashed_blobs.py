@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci.layout import Layout
-from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, sha256_text
+from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, sha256_file, sha256_text
+from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import Layer
 
 _TICK: Final = 20_000_000  # nanoseconds: times of files move on in ticks of at most 10 ms
@@ -37,6 +38,17 @@ class HashedBlobs:
                 state = _state(layer)
                 if json.loads(read_proved(self._note(layer))) == state:
                     self._right[layer.digest] = tuple(state[:-1])
+
+    def need_right(self, layer: Layer) -> None:
+        """Hash a blob unless that was done. Raises BuildError for a damaged one."""
+        now = _written(layer)
+        if self._right.get(layer.digest) != now:
+            if sha256_file(layer.blob) != layer.digest:
+                raise BuildError(
+                    f"the {layer.name} layer in `{layer.folder}` is damaged",
+                    hint="remove that folder and build again",
+                )
+            self._right[layer.digest] = now
 
     @contextlib.contextmanager
     def hashed(self, layout: Layout, layers: Sequence[Layer]) -> Iterator[dict[Path, Sha256]]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zstandard
 
 from envbuilder import __version__, steps
+from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.sandbox.layer_folders import LayerFolders
 from envbuilder.core.cache import (
     Sha256,
@@ -150,9 +151,13 @@ class BuildJob:
         return layer_keys(self.plan)
 
     @functools.cached_property
+    def blobs(self) -> HashedBlobs:
+        return HashedBlobs(self.store)
+
+    @functools.cached_property
     def folders(self) -> LayerFolders:
         """The files of layers for programs, until it is closed."""
-        return LayerFolders(self.store, self.runner, self.console)
+        return LayerFolders(self.store, self.blobs, self.runner, self.console)
 
     def missing(self) -> tuple[Step, ...]:
         """Return the steps whose layers are not in the store. Damaged ones are named."""

@@ -39,7 +39,6 @@ from envbuilder.builder.context import (
     build_lock,
     worker_threads,
 )
-from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.job import NO_STORES, BuildJob, SharedStores, StepRunner, record_key
 from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_tests, run_recipe_tests
 from envbuilder.builder.sandbox.runner import SandboxRunner
@@ -106,7 +105,6 @@ def build_recipe(
                 runner=runner,
                 docker=docker,
                 fetcher=fetcher,
-                blobs=HashedBlobs(context.store),
             )
 
         written = None if choice.builder.cache_to else read_record(outputs)
@@ -200,7 +198,6 @@ class _Build:
     runner: StepRunner
     docker: DockerEngine | None
     fetcher: Fetcher
-    blobs: HashedBlobs
 
     def run(self) -> BuildResult:
         """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
@@ -218,7 +215,7 @@ class _Build:
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
         upkeep.mark_used(self.runner.job)
-        self.blobs.note(built.layers)
+        self.runner.job.blobs.note(built.layers)
         share(self.runner.job)
         image = outputs.image_name if docker else ""
         tested = passed_tests(self.recipe, image=bool(image), findings=findings)
@@ -262,7 +259,7 @@ class _Build:
         need_space(self.runner.job, self.fetcher.missing(wanted), self.outputs, staged.folder, self.docker)
         fetch_inputs(wanted, self.fetcher, console)
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
-        self.blobs.look(self.runner.job.layers())
+        self.runner.job.blobs.look(self.runner.job.layers())
         built = build_artifacts(self.runner, staged, loading)
         with worker_threads(3, self.context.runner) as pool:
             imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
@@ -276,7 +273,7 @@ class _Build:
         with self.context.console.step("verify image ≡ SIF ≡ plan"):
             threads = self.context.limits.threads
             known = load_contents(self.context.store, built.layers)
-            with self.blobs.hashed(built.layout, built.layers) as digests:
+            with self.runner.job.blobs.hashed(built.layout, built.layers) as digests:
                 report = verify(
                     staged.image,
                     staged.sif,

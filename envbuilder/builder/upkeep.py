@@ -81,7 +81,7 @@ def need_space(
     # While layers are made, the files of some at once; then those in which programs run; then the SIF, and the image beside it.
     packed = sorted(sizes[step].tree for step in made)[-places(job.limits) - 1 :]
     read = (sizes[step] for step in steps_read(job, made))
-    ground = sum(size.layer if job.folders.can_mount else size.tree for size in read)
+    ground = sum(size.layer if job.folders.can_mount() else size.tree for size in read)
     output = _SIF * layers + (0 if _links(store, staged) else layers)
     phases = [[(store.root, kept + max(sum(packed), ground))], [(store.root, kept), (outputs.folder, output)]]
     if docker and (images := docker.folder()):

@@ -5,25 +5,27 @@ and no mount outlives its program. Where this machine mounts none, the files are
 """
 
 import contextlib
-import functools
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from envbuilder.artifacts.sif import write_system
 from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
-from envbuilder.core.cache import Store
+from envbuilder.builder.hashed_blobs import HashedBlobs
+from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.layer import Layer, extract, read_manifest
 from envbuilder.layers.writer import Blocks
+from envbuilder.run.container import TEMPORARY
 from envbuilder.runners.sandbox import Mounted, sandbox
 
+_TRIAL: Final = f"{TEMPORARY}/layer"
 # Folder → what is in it, by name. None: a folder that no layer names.
 Listing: TypeAlias = Mapping[str, Mapping[str, Entry | None]]
 
@@ -77,63 +79,80 @@ class LayerFolder:
 
 
 class LayerFolders:
-    """The folders of one build, each made when a program first needs it. `close` removes them."""
+    """The folders of one build, each made when a program needs it. `close` removes them."""
 
-    def __init__(self, store: Store, runner: Runner, console: Console) -> None:
-        self._store, self._runner, self._console = store, runner, console
-        self._stack = contextlib.ExitStack()
+    def __init__(self, store: Store, blobs: HashedBlobs, runner: Runner, console: Console) -> None:
+        self._store, self._blobs, self._runner, self._console = store, blobs, runner, console
         self._guard = threading.RLock()
-        self._locks: dict[tuple[str, ...], threading.Lock] = defaultdict(threading.Lock)
-        self._made: dict[tuple[str, ...], LayerFolder] = {}
+        self._can_mount: bool | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._work: Path | None = None
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._made: dict[str, LayerFolder] = {}
 
     def of(self, *layers: Layer) -> LayerFolder:
         """Return the folder with the files of these layers. Raises BuildError for a damaged blob, SpaceError."""
-        key = tuple(layer.digest for layer in layers)
+        key = sha256_text(" ".join(layer.digest for layer in layers))
         with self._guard:
             lock = self._locks[key]
         with lock:
             if key not in self._made:
-                self._made[key] = self._make(layers, self._work / str(len(self._locks)))
+                self._made[key] = self._make(layers, self._workspace() / key)
             return self._made[key]
 
     def close(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # after an interruption, a thread may write there yet; `sweep` removes the rest
+        with contextlib.suppress(OSError):  # after an interruption, a thread may write there yet; see `sweep`
             self._stack.close()
+        self._begin()
 
-    @functools.cached_property
     def can_mount(self) -> bool:
         """Whether a squashfs can be mounted for a sandbox here."""
-        work = self._work / "trial"
-        place, file = work / "place", work / "squashfs"
-        place.mkdir(parents=True)
+        with self._guard:
+            if self._can_mount is None:
+                self._can_mount = self._try()
+            return self._can_mount
+
+    def _try(self) -> bool:
+        work = self._workspace()
+        place, file = work / "trial", work / "trial.squashfs"
+        place.mkdir()
         seen = Entry(path="seen", kind=Kind.DIRECTORY, mode=0o755, mtime=0)
-        packed = Packed(blob=file, entries=[seen], blocks=Blocks(fragments=(), small={}, large={}))
-        layout = layout_squashfs([packed], epoch=0)
+        layout = layout_squashfs(
+            [Packed(blob=file, entries=[seen], blocks=Blocks(fragments=(), small={}, large={}))], epoch=0
+        )
         file.write_bytes(layout.head + layout.tables)
-        options = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--ro-bind", str(place), "/tmp/layer")  # fmt: skip  # noqa: S108
+        options = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY]
+        options += ["--ro-bind", str(place), _TRIAL]
         command = sandbox(
-            options, ("/bin/ls", "/tmp/layer/seen"), why="mount a squashfs", env=(), mounted=(Mounted(file, place),)  # noqa: S108
-        )  # fmt: skip
+            options,
+            ("/bin/ls", f"{_TRIAL}/seen"),
+            why="mount a squashfs",
+            env=(),
+            mounted=(Mounted(file, place),),
+        )
         try:
             self._runner.run(command)
         except CommandError:
             return False
         return True
 
-    @functools.cached_property
-    def _work(self) -> Path:
+    def _workspace(self) -> Path:
         with self._guard:
-            return self._stack.enter_context(self._store.workspace())
+            self._work = self._work or self._stack.enter_context(self._store.workspace())
+            return self._work
 
     def _make(self, layers: tuple[Layer, ...], folder: Path) -> LayerFolder:
         name = layers[0].name if len(layers) == 1 else "SIF's"
-        if not self.can_mount:
+        if not self.can_mount():
             with self._console.step(f"unpack the {name} layer"):
                 for layer in layers:
                     extract(layer, folder)
             return LayerFolder(place=folder)
+        for layer in layers:
+            self._blobs.need_right(layer)
         file = folder.with_name(f"{folder.name}.squashfs")
         folder.mkdir()
         write_system(layers, file)
@@ -152,8 +171,8 @@ def _list(layers: Iterable[Layer]) -> Listing:
             path = entry.path
             if entry.kind is Kind.DIRECTORY:
                 listing.setdefault(path, {})
-            while path:
+            listing.setdefault(entry.parent, {})[path.rpartition("/")[2]] = entry
+            while path := path.rpartition("/")[0]:  # folders that no layer names
                 folder, _, name = path.rpartition("/")
-                listing.setdefault(folder, {}).setdefault(name, entry if path == entry.path else None)
-                path = folder
+                listing.setdefault(folder, {}).setdefault(name, None)
     return listing
