@@ -109,7 +109,7 @@ class Place:
         if target.exists():
             shutil.rmtree(target)
         target.mkdir(mode=0o700)
-        for kind in ("artifacts", "layers", "trees", "extensions"):
+        for kind in ("artifacts", "layers", "extensions"):
             if (source / kind).is_dir():
                 shutil.copytree(source / kind, target / kind, copy_function=_link, symlinks=True)
         return target

@@ -6,16 +6,20 @@ read through them.
 
 import contextlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from envbuilder.builder.recipe_tests import _modules
-from envbuilder.builder.sandbox.root import Mount, SandboxRoot, sandboxed
+from envbuilder.builder.sandbox.root import Mount, sandboxed
 from envbuilder.builder.sandbox.runner import Run
 from envbuilder.core.errors import BuildError
+from envbuilder.core.process import Command, Runner
+from envbuilder.layers.layer import load_layer
 from tests.support.projects import Machine, make_machine
 
 pytestmark = pytest.mark.programs
@@ -240,21 +244,30 @@ def test_the_names_of_modules_are_read_from_no_link(machine: Machine, place: str
             _modules(built.folder, f"tree/{lib}/site-packages")
 
 
-class Swapping(Run):
-    """Makes a tree with a program that swaps it, as code of a wheel can while byte code is compiled beside it."""
+class Swapping:
+    """Runs in each sandbox what swaps the folder of its result, as code of a wheel can while byte code is compiled beside it."""
 
-    def _write_tree(self, step: object, work: Path) -> None:
-        (work / "out").mkdir()
-        home = self._job.store.root.parent / "home"
-        swap = ("/bin/sh", "-c", f"mv /work/out /work/old; ln -s {home}/private /work/out")
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        if "/out" not in command.argv:  # it unpacks the minimal Python, outside of a sandbox
+            Path(command.argv[-1], "root/usr").mkdir(parents=True)
+            return ""
+        work = Path(command.argv[command.argv.index("/out") - 1]).parent
+        swap = ("/bin/sh", "-c", f"mv /work/out /work/old; ln -s {self._machine.home}/private /work/out")
         mounts = (Mount(source=work, target="/work", writable=True),)
-        self._job.runner.run(
-            sandboxed(SandboxRoot(os=Path("/")), swap, why="compile byte code", mounts=mounts)
-        )
+        swapping = sandboxed(self._machine.root, swap, why="compile byte code", mounts=mounts)
+        return self._machine.job.runner.run(swapping)
 
 
 def test_a_layers_folder_that_a_package_swaps_is_not_kept(machine: Machine) -> None:
-    with ThreadPoolExecutor(1) as pool, pytest.raises(BuildError, match="replaced the folder `out`"):
-        Swapping(machine.job, pool)._start_tree(machine.job.plan.python).result()
-    assert not list((machine.job.store.root / "trees").iterdir())
+    job = replace(machine.job, runner=cast("Runner", Swapping(machine)))
+    for artifact in job.plan.artifacts:
+        file = job.store.artifact(artifact.sha256)
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    with ThreadPoolExecutor(4) as pool, pytest.raises(BuildError, match="replaced the folder `out`"):
+        Run(job, pool).start(job.plan.python).result()
+    assert load_layer(job.store.layer(job.keys[job.plan.python])) is None
     machine.need_untouched()

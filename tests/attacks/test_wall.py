@@ -18,6 +18,7 @@ import pytest
 from envbuilder.builder.extensions.built_wheels import built_wheels
 from envbuilder.builder.job import prepare_run
 from envbuilder.builder.sandbox.distribution import make_places, root_command
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import Emulation, SandboxRoot, program_command, sandboxed
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError, CompileError
@@ -79,8 +80,9 @@ def test_a_link_in_place_of_a_folder_of_a_tree_shows_nothing_of_the_machine(
     place = trees[part] / name
     shutil.rmtree(place)
     place.symlink_to(tmp_path / "home")
+    system, python = (LayerFolder(place=tree) for tree in trees.values())
     with pytest.raises(BuildError, match=f"`/{name}` of the environment is a link"):
-        sandboxed(SandboxRoot(os=trees["os"], environment=(trees["python"],)), ("true",), why="look")
+        sandboxed(SandboxRoot(os=system, environment=(python,)), ("true",), why="look")
 
 
 def test_a_packages_script_reaches_nothing_beyond_its_root_folder(tmp_path: Path):

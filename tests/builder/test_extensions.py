@@ -26,6 +26,7 @@ from envbuilder.builder.recipe_tests import (
     list_imports,
     passed_tests,
 )
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot
 from envbuilder.builder.upkeep import mark_used, share
 from envbuilder.compat.tables.cuda import load_switches
@@ -52,7 +53,10 @@ from tests.support.step_programs import load_program
 from tests.support.stores import Listening, open_shared, write_keys
 
 ROOT = SandboxRoot(
-    os=Path("/store/os"), environment=(Path("/store/python"),), cuda=Path("/store/cuda"), cuda_version="12.4"
+    os=LayerFolder(place=Path("/store/os")),
+    environment=(LayerFolder(place=Path("/store/python")),),
+    cuda=LayerFolder(place=Path("/store/cuda")),
+    cuda_version="12.4",
 )
 FACTS = {"torch": "2.6.0+cu124", "cuda": "12.4", "cxx11_abi": False, "python": "cpython-311"}
 
@@ -460,36 +464,6 @@ def test_damaged_calls_or_sources_of_a_capture_are_captured_again(stocked, caplo
     make_builder(Store(stocked.root), make_plan(CAPTURE), runner).build()
     assert (len(runner.commands), file.read_bytes()) == (3, before)
     assert f"`{name}` {how}" in caplog.text
-
-
-def commit_tree(store: Store, name: str) -> Path:
-    tree = store.tree(sha256_text(name))
-    with store.workspace() as work:
-        (work / "tree/usr/include").mkdir(parents=True)
-        (work / "tree/usr/include/x.h").write_text("#define GOOD 1\n")
-        store.commit(work / "tree", tree, {})
-    return tree
-
-
-@pytest.mark.parametrize("extension", [EXTENSION, PROJECT, CAPTURE], ids=["sources", "project", "capture"])
-def test_what_is_compiled_while_a_tree_changes_is_not_kept(stocked, extension):
-    """A build of a package that gets through the wall of its sandbox changes a header for what compiles beside it."""
-    trees = {name: commit_tree(stocked, name) for name in ("os", "python", "cuda")}
-
-    class Hostile(Sandbox):
-        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-            flip(trees["cuda"] / "usr/include/x.h")
-            return super().run(command, on_line=on_line)
-
-    runner = Hostile()
-    runner.calls = [captured("net/ops/scale.cpp")]
-    root = SandboxRoot(
-        os=trees["os"], environment=(trees["python"],), cuda=trees["cuda"], cuda_version="12.4"
-    )
-    with pytest.raises(BuildError, match=r"is not kept: the cache's tree `.*` changed while it was built"):
-        ExtensionBuilder(make_job(stocked, make_plan(extension), runner), lambda _: root).build()
-    assert list((stocked.root / "extensions").iterdir()) == []
-    assert not stocked.holds(trees["cuda"])
 
 
 def test_a_damaged_entry_is_not_shared_with_other_machines(stocked):
@@ -1213,7 +1187,7 @@ def test_a_failed_compile_hashes_no_layer_of_the_cache(error, looks):
     job = SimpleNamespace(discard_damaged=lambda: looked.append("the layers") or ())
     outputs, given = (
         Outputs(folder=Path("/nowhere"), name="x"),
-        dict.fromkeys(("recipe", "context", "docker", "fetcher", "blobs")),
+        dict.fromkeys(("recipe", "context", "docker", "fetcher")),
     )
     with pytest.raises(type(error), match=error.message):
         Failing(outputs=outputs, runner=SimpleNamespace(job=job), **given)._make_verified(outputs)

@@ -11,6 +11,7 @@ import pytest
 from envbuilder.builder.buildkit.uv_program import fetch_uv, uv_program
 from envbuilder.builder.job import BuildJob
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, native_python, tools_tree
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, minimal_python
 from envbuilder.core.cache import Sha256, sha256_file
@@ -78,7 +79,7 @@ def test_a_damaged_tool_is_named_and_unpacked_again(tmp_path: Path, caplog: pyte
     make_tools(job)
     assert qemu.read_bytes() == right
     assert (
-        f"cache: trees/{tools_tree(job).name} is damaged: `qemu-aarch64` differs; made again"
+        f"cache: tools/{tools_tree(job).name} is damaged: `qemu-aarch64` differs; made again"
         in caplog.messages
     )
 
@@ -86,12 +87,14 @@ def test_a_damaged_tool_is_named_and_unpacked_again(tmp_path: Path, caplog: pyte
 def test_programs_of_another_processor_run_by_the_locked_qemu(tmp_path: Path):
     job = make_arm_job(tmp_path)
     make_tools(job)
-    by = emulation(job, os_tree=Path("/trees/os"))
+    by = emulation(job, system=LayerFolder(place=Path("/layers/os")))
     assert by is not None
     assert by.program.read_text() == "usr/bin/qemu-aarch64"
-    argv = sandboxed(SandboxRoot(os=Path("/trees/os"), emulation=by), ("python", "-V"), why="test").argv
+    argv = sandboxed(
+        SandboxRoot(os=LayerFolder(place=Path("/layers/os")), emulation=by), ("python", "-V"), why="test"
+    ).argv
     at = argv.index("--")
-    assert argv[3:at] == ("183", str(by.program), str(tools_tree(job) / "usr"), "/trees/os/usr")
+    assert argv[3:at] == ("183", str(by.program), str(tools_tree(job) / "usr"), "/layers/os/usr")
     assert argv[at + 1] == "--unshare-all"
 
 
@@ -115,7 +118,7 @@ def test_nothing_of_this_runs_for_the_machines_own_processor(machine: str, tmp_p
     job = make_job(tmp_path) if machine == "x86_64" else make_arm_job(tmp_path)
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/python3.11").touch()
-    assert emulation(job, os_tree=Path("/trees/os")) is None
+    assert emulation(job, system=LayerFolder(place=Path("/layers/os"))) is None
     assert native_python(job, tmp_path) == ()
     assert set(minimal_python(job)) <= set(job.plan.os.artifacts)
     artifacts = SandboxRunner(job=job).artifacts()

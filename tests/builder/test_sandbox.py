@@ -18,6 +18,7 @@ from envbuilder import runtime as image
 from envbuilder import steps
 from envbuilder.builder.extensions.compile import compilers
 from envbuilder.builder.job import BuildJob, prepare_run, progress, run_outside, tools
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, make_root, minimal_python, unpack_minimal
 from envbuilder.core import console as console_module
@@ -46,7 +47,10 @@ from tests.support.runner import FakeRunner, one_a_line
 KEY = sha256_text("key")
 EPOCH = 1_700_000_000
 FULL = SandboxRoot(
-    os=Path("/store/os"), environment=(Path("/store/python"),), cuda=Path("/store/cuda"), cuda_version="12.4"
+    os=LayerFolder(place=Path("/store/os")),
+    environment=(LayerFolder(place=Path("/store/python")),),
+    cuda=LayerFolder(place=Path("/store/cuda")),
+    cuda_version="12.4",
 )
 runs_programs = pytest.mark.programs
 
@@ -90,7 +94,9 @@ def contents(folder: Path) -> dict[str, str]:
 def test_the_sandbox_of_a_plain_program(golden):
     golden(
         "sandbox-plain.txt",
-        one_a_line(sandboxed(SandboxRoot(os=Path("/store/os")), ("true",), why="do nothing")),
+        one_a_line(
+            sandboxed(SandboxRoot(os=LayerFolder(place=Path("/store/os"))), ("true",), why="do nothing")
+        ),
     )
 
 
@@ -115,7 +121,7 @@ def machine() -> SandboxRoot:
     """This machine's own folders as the root of a sandbox."""
     if not shutil.which("bwrap"):
         pytest.skip("bubblewrap is not installed")
-    return SandboxRoot(os=Path("/"))
+    return SandboxRoot(os=LayerFolder(place=Path("/")))
 
 
 def in_sandbox(root: SandboxRoot, script: str, **options: object) -> str:
@@ -192,11 +198,10 @@ def test_wheels_are_installed_beside_the_packages_that_a_standalone_python_needs
         job, plan=dataclasses.replace(PLAN, steps=(OS, step, environment, *PLAN.steps[2:]))
     )
     _, _, unpacking, installing, *_ = SandboxRunner(job=job).commands()
-    tree = store.tree(job.keys[step])
-    assert f"--ro-bind {store.tree(job.keys[OS])}/usr /usr" in shlex.join(unpacking.argv)
+    assert "--ro-bind WORK/os/usr /usr" in shlex.join(unpacking.argv)
     assert unpacking.argv[-5:-3] == ("/bin/sh", "/steps/interpreter.sh")
     assert "--ro-bind WORK/root/usr /usr" in shlex.join(installing.argv)
-    assert f"--ro-bind {tree}/opt/python /opt/python" in shlex.join(installing.argv)
+    assert f"--ro-bind WORK/{step.name}/opt/python /opt/python" in shlex.join(installing.argv)
     assert installing.argv[-5:-3] == ("/opt/python/bin/python3.10", "/steps/wheels.py")
 
 
@@ -271,7 +276,9 @@ def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_pa
     python = f"python3.{sys.version_info.minor}"
     program = dataclasses.replace(START.made_by(PLAN), interpreter=f"/usr/bin/{python}")
     tree = prepare_run(program, tmp_path, Store(tmp_path / "cache"))
-    ProcessRunner(os.environ).run(program_command(program, SandboxRoot(os=Path("/")), tmp_path))
+    ProcessRunner(os.environ).run(
+        program_command(program, SandboxRoot(os=LayerFolder(place=Path("/"))), tmp_path)
+    )
     layer = write_layer(
         name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
     )  # fmt: skip
@@ -512,10 +519,9 @@ def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigaby
 
 
 def test_a_root_without_cuda_names_no_toolkit(store):
-    trees = {OsStep.name: Path("/os"), PythonStep.name: Path("/python")}
-    assert make_root(make_runner(store).job, trees) == SandboxRoot(
-        os=Path("/os"), environment=(Path("/python"),)
-    )
+    system, python = LayerFolder(place=Path("/os")), LayerFolder(place=Path("/python"))
+    folders = {OsStep.name: system, PythonStep.name: python}
+    assert make_root(make_runner(store).job, folders) == SandboxRoot(os=system, environment=(python,))
 
 
 def test_the_tools_of_a_layers_key_name_their_versions():
@@ -523,7 +529,7 @@ def test_the_tools_of_a_layers_key_name_their_versions():
     assert (words[0::2], [word for word in words[1::2] if not word[0].isdigit()]) == (["zstd", "uv"], [])
 
 
-def test_the_trees_of_wheels_are_mounted_as_one_environment(tmp_path):
+def test_the_layers_of_wheels_are_mounted_as_one_environment(tmp_path):
     trees = {"os": ["usr/local/bin"], "a": ["nvidia/a", "torch"], "b": ["nvidia/b"]}
     for tree, folders in trees.items():
         for folder in folders:
@@ -533,7 +539,8 @@ def test_the_trees_of_wheels_are_mounted_as_one_environment(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "opt/env/nvidia/__init__.py").write_text(name)
     (tmp_path / "b/opt/env/lib64").symlink_to("lib")
-    root = SandboxRoot(os=tmp_path / "os", environment=(tmp_path / "a", tmp_path / "b"))
+    system, *environment = (LayerFolder(place=tmp_path / name) for name in trees)
+    root = SandboxRoot(os=system, environment=tuple(environment))
     argv = sandboxed(root, ("true",), why="try").argv
     at = argv.index("/opt/env")
     a, b = f"{tmp_path}/a/opt/env", f"{tmp_path}/b/opt/env"

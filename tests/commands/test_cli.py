@@ -467,7 +467,7 @@ def test_whoever_never_answers_is_named_while_it_is_waited_for(
     assert answer.code == 5
 
 
-@pytest.mark.parametrize(("kind", "entry"), [("trees", "trees/one"), ("work", "work/left")])
+@pytest.mark.parametrize(("kind", "entry"), [("tools", "tools/one"), ("work", "work/left")])
 def test_the_cache_is_freed_by_kind(call: Call, clean_environment: Path, kind: str, entry: str):
     """`work` is what a killed build left."""
     call("cache")
@@ -497,7 +497,7 @@ def test_what_no_lock_names_is_freed_by_age(call: Call, clean_environment: Path)
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--gc", "treees"), ("trees",), ("--unused", "3"), ("--gc", "uv", "--unused", "3")]
+    "arguments", [("--gc", "toools"), ("tools",), ("--unused", "3"), ("--gc", "uv", "--unused", "3")]
 )
 def test_what_the_cache_cannot_free_is_wrong_use(call: Call, arguments: tuple[str, ...]):
     assert call("cache", *arguments).code == 2

@@ -21,6 +21,7 @@ from envbuilder.core.cache import (
     INVENTORIES,
     KINDS,
     WORK,
+    Sha256,
     Store,
     beside,
     cache_limit,
@@ -190,10 +191,10 @@ def test_an_artifact_does_not_change_with_the_file_it_came_from(store, tmp_path)
 def test_kinds_have_their_own_folders(store):
     assert [
         path.relative_to(store.root)
-        for path in (store.layer(DIGEST), store.tree(DIGEST), store.resolver("uv"))
+        for path in (store.layer(DIGEST), store.tools(DIGEST), store.resolver("uv"))
     ] == [
         Path("layers", DIGEST),
-        Path("trees", DIGEST),
+        Path("tools", DIGEST),
         Path("uv"),
     ]
 
@@ -351,9 +352,9 @@ def test_a_cache_in_use_is_not_cleared(store):
 
 def test_clearing_removes_the_kinds_that_are_asked_for(store):
     store.layer(DIGEST).mkdir()
-    store.tree(DIGEST).mkdir()
+    store.tools(DIGEST).mkdir()
     store.clear(["layers"])
-    assert (store.layer(DIGEST).exists(), store.tree(DIGEST).exists()) == (False, True)
+    assert (store.layer(DIGEST).exists(), store.tools(DIGEST).exists()) == (False, True)
 
 
 def test_clearing_removes_single_files_too(store):
@@ -366,8 +367,8 @@ def test_sizes_count_a_file_with_two_names_once(store):
     file = store.layer(DIGEST) / "blob"
     file.parent.mkdir()
     file.write_bytes(bytes(1 << 16))
-    store.tree(DIGEST).mkdir()
-    (store.tree(DIGEST) / "blob").hardlink_to(file)
+    store.tools(DIGEST).mkdir()
+    (store.tools(DIGEST) / "blob").hardlink_to(file)
     assert store.sizes() == dict.fromkeys((*KINDS, WORK), 0) | {"layers": file.stat().st_blocks * 512}
 
 
@@ -386,26 +387,22 @@ def test_sizes_count_what_a_killed_process_left_and_not_what_is_in_use(store):
     assert store.sizes()[WORK] == 0
 
 
-KEEP_TREE = """
-store = Store(Path(sys.argv[1]))
-with store.keep_trees([store.tree(sys.argv[2])]):
-    ready()
-    time.sleep(60)
-"""
-TREES = tuple(sha256_text(name) for name in ("oldest", "middle", "newest"))
+OLD = tuple(sha256_text(name) for name in ("oldest", "middle", "newest"))
 
 
 @pytest.fixture
 def full(store: Store) -> Store:
-    """A cache with an entry of every kind that goes by itself, of 1 MiB each, and three trees with their layers."""
-    for at, key in enumerate(TREES):
-        write_entry(store.layer(key), at)
-        write_entry(store.tree(key), at)
-    write_entry(store.root / "build-directories" / DIGEST, 0)
+    """A cache with an entry of every kind, of 1 MiB each, and three build directories."""
+    for at, key in enumerate(OLD):
+        write_entry(directory(store, key), at)
     store.partial(DIGEST).write_bytes(bytes(1 << 20))
-    write_entry(store.extension(DIGEST), 0)
-    write_entry(store.tree(DIGEST), 0)  # the toolbox, or a tree that a killed build has not packed yet
+    for folder in (store.layer(DIGEST), store.extension(DIGEST), store.tools(DIGEST)):
+        write_entry(folder, 0)
     return store
+
+
+def directory(store: Store, key: Sha256) -> Path:
+    return store.root / "build-directories" / key
 
 
 def write_entry(folder: Path, last_use: int) -> None:
@@ -414,17 +411,15 @@ def write_entry(folder: Path, last_use: int) -> None:
     os.utime(folder, (last_use, last_use))
 
 
-def test_the_oldest_trees_go_first_and_no_more_than_needed(full):
-    assert full.collect(lambda: (1 << 20) + 1) == {"trees": 2 << 20}
-    assert [full.tree(key).exists() for key in TREES] == [False, False, True]
+def test_the_oldest_goes_first_and_no_more_than_needed(full):
+    assert full.collect(lambda: (1 << 20) + 1) == {"build-directories": 2 << 20}
+    assert [directory(full, key).exists() for key in OLD] == [False, False, True]
 
 
-def test_layers_extensions_and_the_toolbox_never_go_by_themselves(full):
-    removed = {"trees": 3 << 20, "build-directories": 1 << 20, "partial": 1 << 20}
-    assert full.collect(lambda: math.inf) == removed
+def test_layers_extensions_and_tools_never_go_by_themselves(full):
+    assert full.collect(lambda: math.inf) == {"build-directories": 3 << 20, "partial": 1 << 20}
     left = {name: size >> 20 for name, size in full.sizes().items() if size}
-    assert left == {"layers": 3, "trees": 1, "extensions": 1}
-    assert full.tree(DIGEST).is_dir()
+    assert left == {"layers": 1, "tools": 1, "extensions": 1}
 
 
 def test_nothing_goes_where_nothing_is_too_much(full):
@@ -434,33 +429,11 @@ def test_nothing_goes_where_nothing_is_too_much(full):
 
 
 @pytest.mark.programs
-def test_a_tree_that_another_process_uses_stays_until_it_ends(full):
-    with other_process(KEEP_TREE, full.root, TREES[0]) as process:
-        full.collect(lambda: 1)
-        assert [full.tree(key).exists() for key in TREES] == [True, False, True]
-        end(process)
-    full.collect(lambda: 1)
-    assert [full.tree(key).exists() for key in TREES] == [False, False, True]
-
-
-def test_the_use_of_a_tree_is_noted_also_by_a_build_that_fails(full):
-    with (
-        pytest.raises(ZeroDivisionError),
-        full.keep_trees([full.tree(TREES[0]), full.tree(sha256_text("none"))]),
-    ):
-        raise ZeroDivisionError
-    full.collect(lambda: 1)
-    assert [full.tree(key).exists() for key in TREES] == [True, False, True]
-
-
-@pytest.mark.programs
 def test_a_build_directory_and_a_download_in_use_stay(full):
-    with full.lock(f"build-directories-{DIGEST}"), full.lock("fetch"):
+    with full.lock(f"build-directories-{OLD[0]}"), full.lock("fetch"):
         full.collect(lambda: math.inf)
-    assert [full.partial(DIGEST).exists(), (full.root / "build-directories" / DIGEST).exists()] == [
-        True,
-        True,
-    ]
+    assert full.partial(DIGEST).exists()
+    assert [directory(full, key).exists() for key in OLD] == [True, False, False]
 
 
 REMOVE_TWO = """
@@ -468,22 +441,22 @@ import shutil
 store = Store(Path(sys.argv[1]))
 ready()
 sys.stdin.readline()
-store.collect(lambda: store.sizes()["trees"] - int(sys.argv[2]))
+store.collect(lambda: store.sizes()["build-directories"] - int(sys.argv[2]))
 """
 
 
 @pytest.mark.programs
 def test_two_builds_that_end_at_once_do_not_remove_twice(full):
     with (
-        other_process(REMOVE_TWO, full.root, 2 << 20) as one,
-        other_process(REMOVE_TWO, full.root, 2 << 20) as two,
+        other_process(REMOVE_TWO, full.root, 1 << 20) as one,
+        other_process(REMOVE_TWO, full.root, 1 << 20) as two,
     ):
         for process in (one, two):
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
         assert [process.wait(60) for process in (one, two)] == [0, 0]
-    assert full.sizes()["trees"] == 2 << 20  # the newest, and the toolbox
+    assert full.sizes()["build-directories"] == 1 << 20  # the newest
 
 
 KILLED_WHILE_IT_REMOVES = """
@@ -496,14 +469,14 @@ Store(Path(sys.argv[1])).collect(lambda: 1)
 @pytest.mark.programs
 def test_a_removal_that_is_killed_leaves_no_entry_that_counts(store, tmp_path):
     write_entry(tmp_path / "made", 0)
-    write_entry(store.layer(DIGEST), 0)
-    store.commit(tmp_path / "made", store.tree(DIGEST))
-    assert store.holds(store.tree(DIGEST))
+    entry = directory(store, DIGEST)
+    store.commit(tmp_path / "made", entry)
+    assert store.holds(entry)
     with other_process(KILLED_WHILE_IT_REMOVES, store.root) as process:
         end(process)
-    assert store.tree(DIGEST).is_dir()
-    assert not store.holds(store.tree(DIGEST))
-    assert store.collect(lambda: 1) == {"trees": 1 << 20}
+    assert entry.is_dir()
+    assert not store.holds(entry)
+    assert store.collect(lambda: 1) == {"build-directories": 1 << 20}
 
 
 @pytest.mark.parametrize(

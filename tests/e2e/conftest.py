@@ -18,7 +18,6 @@ from tests.support import faults, tiers
 from tests.support.disk import CI
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
-    ENVBUILDER,
     NO_ENGINE,
     ROOT,
     Built,
@@ -144,7 +143,6 @@ def a100() -> Built:
     """Build without a Docker engine, where the image takes 9.4 GB more. `loaded_a100` has it there."""
     if tiers.RUN in os.environ:
         make_layers(ROOT / "recipes/a100.yaml")
-        run(ENVBUILDER, "cache", "--gc", "trees")  # 6 GB that the SIF does not need
     return build("a100", folder_of_a100(), env=NO_ENGINE)
 
 

@@ -30,7 +30,7 @@ def freed() -> Iterator[None]:
     for name in (*NAMES, CAPTURED):
         run("docker", "image", "rm", "--force", f"envbuilder/{name}:latest")
     run("docker", "builder", "prune", "--all", "--force")
-    run(ENVBUILDER, "cache", "--gc", "layers", "trees")
+    run(ENVBUILDER, "cache", "--gc", "layers")
 
 
 @pytest.mark.parametrize("name", NAMES)

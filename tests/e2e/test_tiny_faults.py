@@ -3,16 +3,14 @@
 import json
 import os
 import re
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from envbuilder.core.cache import Store
-from envbuilder.layers.layer import load_layer
 from envbuilder.runners.toolbox import toolbox_files
 from tests.support import faults
 from tests.support.conditions import FIVE, USER, missing_tools
@@ -88,46 +86,6 @@ def test_an_artifact_gone_bad_is_exit_5_offline_and_named(bench: Bench, spacious
 def test_a_layer_gone_bad_in_the_cache_is_made_again(bench: Bench):
     outcome = faults.damage_layer(bench, "one bit", "python")
     assert (outcome.ended, outcome.wrong) == (0, ())
-
-
-@pytest.fixture(scope="module")
-def with_trees(bench: Bench) -> Iterator[Path]:
-    """A cache with the layers and the trees of an undisturbed build."""
-    with open_folder() as folder:
-        shutil.copytree(bench.states[0], folder / "cache", copy_function=os.link)
-        run(*build_command(bench.recipe, folder / "out", "--offline"), env=bench.env(folder / "cache"))
-        yield folder / "cache"
-
-
-IN_PYTHON = "opt/env/lib/python3.11/site-packages/filelock/__init__.py"
-IN_OS = "usr/lib/python3.11/compileall.py"
-
-
-@pytest.mark.parametrize(
-    ("path", "lost", "do"),
-    [
-        (IN_PYTHON, "python", flip_alone),  # it enters the image
-        pytest.param(IN_PYTHON, "python", Path.unlink, marks=pytest.mark.release),
-        # It runs while another layer is made.
-        pytest.param(IN_OS, "start", lambda path: path.write_text("import os\n"), marks=pytest.mark.release),
-    ],
-)
-def test_a_tree_gone_bad_in_the_cache_is_named_and_made_again(
-    bench: Bench, with_trees: Path, spacious: Path, path: str, lost: str, do: Callable[[Path], object]
-):
-    """Before a release, also a lost file and one of the os layer: the same look finds them."""
-    cache = spacious / "cache"
-    run("cp", "-a", with_trees, cache)
-    (victim,) = (cache / "trees").glob(f"*/{path}")
-    do(victim)
-    for folder in (cache / "layers").iterdir():
-        if (layer := load_layer(folder)) and layer.name == lost:
-            shutil.rmtree(folder)
-    command = build_command(bench.recipe, spacious / "out", "--offline")
-    ended = attempt(*WITHOUT_NETWORK, *command, env=bench.env(cache))
-    assert ended.returncode == 0, ended.stderr
-    assert f"cache: trees/{victim.relative_to(cache).parts[1]} is damaged: `{path}` " in ended.stderr
-    assert faults.digests(ended.stdout) == bench.digests
 
 
 ARTIFACTS = {

@@ -223,20 +223,16 @@ def layers(trees, tmp_path):
     return made | {ExtensionsStep.name: extensions}
 
 
-def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers, trees):
-    documents = write_documents(PLAN, layers, trees, TOOLS)
+def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers):
+    documents = write_documents(PLAN, layers, TOOLS)
     packages = {one["name"]: one["licenseDeclared"] for one in json.loads(documents[SBOM])["packages"]}
     assert packages | {"x": "", "fused": ""} == {
         "x": "", "libx": "MIT", "libx-dev": "MIT", "A_wheel": "ISC", "fused": "",
     }  # fmt: skip
 
 
-def test_trees_only_save_the_unpacking(layers, trees):
-    assert write_documents(PLAN, layers, trees, TOOLS) == write_documents(PLAN, layers, {}, TOOLS)
-
-
-def test_the_provenance_inside_names_the_layers_below_it(layers, trees):
-    documents = write_documents(PLAN, layers, trees, TOOLS)
+def test_the_provenance_inside_names_the_layers_below_it(layers):
+    documents = write_documents(PLAN, layers, TOOLS)
     assert subject_digests(documents[PROVENANCE]) == {layer.diff_id for layer in layers.values()}
 
 
@@ -255,7 +251,7 @@ def test_a_package_that_the_lock_does_not_name_is_refused(trees, tmp_path, layer
     )
     layers = layers | {OsStep.name: made}
     with pytest.raises(BuildError, match="not those of the lock") as caught:
-        write_documents(PLAN, layers, trees, TOOLS)
+        write_documents(PLAN, layers, TOOLS)
     assert said in caught.value.message
 
 

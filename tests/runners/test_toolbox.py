@@ -76,7 +76,7 @@ def test_offline_without_the_packages_nothing_is_left(tmp_path: Path):
     fetcher = Fetcher(store, lambda: Sources(debian=(), snapshot=""), offline=True)
     with pytest.raises(FetchError, match=f"{len(toolbox_files())} files are not in the cache"):
         make_toolbox(store, fetcher, Console(quiet=True).step)
-    assert not any((store.root / "trees").iterdir())
+    assert not any((store.root / "tools").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_damaged_toolbox_is_named_and_unpacked_again(
     assert (folder / PROGRAMS / "apt-get").read_bytes() == b"#!/bin/sh\necho good\n"
     assert not (folder / PROGRAMS / "apt-evil").exists()
     name = "apt-evil" if how == "was added" else "apt-get"
-    assert caplog.messages == [f"cache: trees/{folder.name} is damaged: `usr/bin/{name}` {how}; made again"]
+    assert caplog.messages == [f"cache: tools/{folder.name} is damaged: `usr/bin/{name}` {how}; made again"]
     do(folder / PROGRAMS / "apt-get")
     store.artifact(digest).unlink()
     with pytest.raises(FetchError, match=r"some\.deb"):  # offline, it cannot be made again

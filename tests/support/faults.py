@@ -89,7 +89,6 @@ def set_up(folder: Path, built: Built | None = None) -> Bench:
     if built:
         _take_layers(recipe, states[2])
     first, digests = _timed(bench, states[2])
-    shutil.rmtree(states[2] / "trees", ignore_errors=True)
     _copy_cache(states[2], states[1])
     for path in (states[1] / "layers").iterdir():
         layer = load_layer(path)

@@ -13,6 +13,7 @@ import pytest
 from envbuilder.builder.extensions.compile import ExtensionBuilder, join_extensions
 from envbuilder.builder.extensions.compiled import CachedExtension
 from envbuilder.builder.job import BuildJob
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.process import ProcessRunner
@@ -130,7 +131,13 @@ def make_machine(folder: Path) -> Machine:
     (python / "bin/ninja").write_text("#!/bin/sh\n")
     (python / "bin/ninja").chmod(0o755)
     job = make_job(folder, runner=ProcessRunner({"PATH": "/usr/bin:/bin", "HOME": str(home)}))
-    return Machine(home=home, job=job, root=SandboxRoot(os=Path("/"), environment=(folder / "python",)))
+    return Machine(
+        home=home,
+        job=job,
+        root=SandboxRoot(
+            os=LayerFolder(place=Path("/")), environment=(LayerFolder(place=folder / "python"),)
+        ),
+    )
 
 
 @contextlib.contextmanager

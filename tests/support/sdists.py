@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.job import BuildJob
+from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot
 from envbuilder.core.cache import Sha256, save_text, sha256_file
 from envbuilder.core.process import ProcessRunner, Runner
@@ -194,7 +195,9 @@ def make_sdists(folder: Path) -> Path:
     return path
 
 
-HOST = SandboxRoot(os=Path("/"))  # this machine's Python and gcc in the place of a distribution's
+HOST = SandboxRoot(
+    os=LayerFolder(place=Path("/"))
+)  # this machine's Python and gcc in the place of a distribution's
 
 
 def make_job(folder: Path, lock: Lock, runner: Runner, *, python: str = "3.11") -> BuildJob:

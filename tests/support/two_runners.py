@@ -17,7 +17,7 @@ from envbuilder import steps
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.builder.job import layer_keys, write_step
 from envbuilder.core.cache import Store, save_text
-from envbuilder.layers.layer import load_layer, write_layer
+from envbuilder.layers.layer import extract, load_layer, write_layer
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, recipe_inputs
 from envbuilder.lock.resolve.base_image import resolve_image
@@ -49,7 +49,9 @@ def need_the_same_layers(recipe: Path, folder: Path) -> None:
     """Assert that the programs of Python's layers give those of the sandbox, byte for byte. The recipe must have been built."""
     _, plan, _ = make_plan(str(recipe), recipe.parent, STORE)
     keys, root = layer_keys(plan), folder / "root"
-    shutil.copytree(STORE.tree(keys[plan.os]), root, symlinks=True)
+    system = load_layer(STORE.layer(keys[plan.os]))
+    assert system
+    extract(system, root)
     try:
         for step in filter(None, (plan.interpreter, plan.python)):
             run("sh", "-c", f"tar -C {root} -c . | docker import - {IMAGE}")

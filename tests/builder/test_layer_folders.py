@@ -1,0 +1,112 @@
+"""The files of layers for programs of a build: mounted for one program, unpacked where that is not possible, gone after it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envbuilder.builder.hashed_blobs import HashedBlobs
+from envbuilder.builder.sandbox.layer_folders import LayerFolder, LayerFolders, mounted
+from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import ProcessRunner
+from envbuilder.layers.layer import Layer, write_layer
+from envbuilder.runners.sandbox import sandbox
+from tests.support.damage import flip
+
+pytestmark = pytest.mark.programs
+
+LARGE = os.urandom(300_000) + bytes(300_000)  # a block that does not shrink, and one that does
+
+
+def make_layer(store: Store, name: str, files: dict[str, bytes]) -> Layer:
+    tree = store.root / name
+    for path, content in files.items():
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_bytes(content)
+    (tree / "usr/link").symlink_to("lib")
+    return write_layer(name=name, tree=tree, folder=store.layer(name), epoch=1, threads=1)  # type: ignore[arg-type]
+
+
+def open_folders(store: Store, path: str = os.environ["PATH"]) -> LayerFolders:
+    return LayerFolders(store, HashedBlobs(store), ProcessRunner({"PATH": path}), Console(quiet=True))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+@pytest.fixture
+def layer(store: Store) -> Layer:
+    return make_layer(store, "os", {"usr/lib/large": LARGE, "usr/lib/small": b"small", "usr/bin/empty": b""})
+
+
+@pytest.fixture
+def folders(store: Store) -> Iterator[LayerFolders]:
+    folders = open_folders(store)
+    yield folders
+    folders.close()
+    assert list((store.root / "work").iterdir()) == []
+
+
+def read_in_sandbox(folder: LayerFolder, *names: str) -> str:
+    options = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    options += ["--ro-bind", folder.path("usr"), "/tmp/usr"]
+    argv = ("sha256sum", *(f"/tmp/usr/{name}" for name in names))
+    command = sandbox(options, argv, why="read", env=(), mounted=mounted([folder]))
+    return ProcessRunner(os.environ).run(command)
+
+
+def test_a_program_reads_what_the_layer_holds_and_no_mount_is_left(folders: LayerFolders, layer: Layer):
+    folder = folders.of(layer)
+    assert folder.file is not None, "this machine mounts no squashfs"
+    digests = [line.split()[0] for line in read_in_sandbox(folder, "lib/large", "link/small").splitlines()]
+    contents = {path.rpartition("/")[2]: digest for path, digest in digests_of(layer).items()}
+    assert digests == [contents["large"], contents["small"]]
+    assert str(folder.place) not in Path("/proc/mounts").read_text()
+    assert list(folder.place.iterdir()) == []
+    assert folders.of(layer) is folder
+
+
+def digests_of(layer: Layer) -> dict[str, str]:
+    rows = (line.split() for line in layer.manifest.read_text().splitlines() if line.startswith("file "))
+    return {row[5]: row[6] for row in rows}
+
+
+def test_without_squashfuse_the_files_are_unpacked_for_the_build(store: Store, layer: Layer, tmp_path: Path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("bwrap", "ls"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    folders = open_folders(store, str(programs))
+    folder = folders.of(layer)
+    assert folder.file is None
+    assert (folder.place / "usr/lib/large").read_bytes() == LARGE
+    folders.close()
+    assert not folder.place.exists()
+
+
+def test_both_kinds_of_folders_say_the_same_of_their_paths(store: Store, layer: Layer, tmp_path: Path):
+    squashed, plain = open_folders(store).of(layer), LayerFolder(place=store.root / "os")
+    for name in ("usr", "usr/lib", "usr/link", "usr/lib/small", "none", "usr/none"):
+        assert (squashed.is_folder(name), squashed.link(name)) == (plain.is_folder(name), plain.link(name))
+        assert squashed.names(name) == (plain.names(name) if plain.is_folder(name) else [])
+    for folder in (squashed, plain):
+        with pytest.raises(BuildError, match="`/usr/link` of the environment is a link to `lib`"):
+            folder.path("usr/link/small")
+
+
+def test_an_upper_layers_file_hides_that_of_a_lower_one(folders: LayerFolders, store: Store, layer: Layer):
+    upper = make_layer(store, "upper", {"usr/lib/small": b"other"})
+    both = read_in_sandbox(folders.of(layer, upper), "lib/small")
+    assert both.split()[0] == digests_of(upper)["usr/lib/small"]
+
+
+def test_a_damaged_blob_is_refused_before_a_program_reads_from_it(folders: LayerFolders, layer: Layer):
+    layer.blob.chmod(0o644)
+    flip(layer.blob)
+    with pytest.raises(BuildError, match=r"the os layer in `.*` is damaged"):
+        folders.of(layer)
