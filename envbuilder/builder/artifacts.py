@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
 from envbuilder.builder.context import worker_threads
-from envbuilder.builder.job import BuildJob, RootStep, StepRunner, record_key
+from envbuilder.builder.job import BuildJob, StepRunner, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
@@ -71,12 +72,16 @@ class ImageLoader:
         self._docker, self._name, self._console = docker, name, console
         self._background = Background()
         self._staged = ""
+        self._most = 0  # the number of first layers that were given
 
     def load_first(self, job: BuildJob, layers: tuple[Layer, ...]) -> None:
-        """Start to load the finished layers while the extensions compile."""
+        """Load the image's first layers, while later ones are made, unless more were given when it begins."""
+        self._most = len(layers)
         if docker := self._docker:
 
             def load() -> None:
+                if self._most > len(layers):
+                    return
                 with job.store.workspace() as work:
                     layout = write_image(job.plan, layers, work / "image", name=self._name)
                     docker.load_first_layers(layout, name=self._name, console=self._console)
@@ -103,9 +108,7 @@ def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -
     job = runner.job
     with worker_threads(THREADS, job.runner) as pool:
         pending = runner.start(pool)
-        steps = zip(job.plan.steps, pending, strict=True)
-        first = [layer for step, layer in steps if isinstance(step, RootStep)]
-        layers = wait_for_layers(pending, first, part_done=lambda layers: loader.load_first(job, layers))
+        layers = wait_for_layers(pending, first_done=lambda layers: loader.load_first(job, layers))
     job.folders.close()  # the SIF takes as much
     check_disjoint(layers, among=[step.name for step in job.plan.environment])
     with job.console.step("write the OCI layout"):
@@ -127,18 +130,16 @@ def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -
 
 
 def wait_for_layers(
-    layers: Sequence["Future[Layer]"],
-    first: Sequence["Future[Layer]"],
-    *,
-    part_done: Callable[[tuple[Layer, ...]], None],
+    layers: Sequence["Future[Layer]"], *, first_done: Callable[[tuple[Layer, ...]], None]
 ) -> tuple[Layer, ...]:
-    """Return every layer. Calls `part_done` once the `first` ones are done. Raises the first failure at once."""
-    waiting = set(first)
+    """Return every layer. Calls `first_done` with the first ones, whenever more are done. Raises the first failure at once."""
+    count = 0
     for done in as_completed(layers):
         done.result()
-        if waiting and waiting <= {layer for layer in layers if layer.done()}:
-            waiting.clear()
-            part_done(tuple(layer.result() for layer in first))
+        first = tuple(layer.result() for layer in takewhile(Future.done, layers))
+        if count < len(first) < len(layers):
+            count = len(first)
+            first_done(first)
     return tuple(layer.result() for layer in layers)
 
 

@@ -78,12 +78,20 @@ def need_space(
     layers = sum(size.layer for size in sizes.values())
     kept = _SPARE + sum(file.size for file in fetched) + _EXTENSION * len(_uncompiled(job, made))
     kept += sum(sizes[step].layer for step in made)
-    # While layers are made, the files of some at once; then those in which programs run; then the SIF, and the image beside it.
-    packed = sorted(sizes[step].tree for step in made)[-places(job.limits) - 1 :]
-    read = (sizes[step] for step in steps_read(job, made))
-    ground = sum(size.layer if job.folders.can_mount() else size.tree for size in read)
+
+    def read_of(steps: Collection[Step]) -> float:
+        can_mount = job.folders.can_mount()
+        return sum(sizes[step].layer if can_mount else sizes[step].tree for step in steps_read(job, steps))
+
+    # While layers are made, the files of some at once, and those in which programs run; then those in which extensions compile; then
+    # the SIF, and the image beside it.
+    packed = sum(sorted(sizes[step].tree for step in made)[-places(job.limits) - 1 :])
+    early = read_of([step for step in made if not isinstance(step, ExtensionsStep)])
     output = _SIF * layers + (0 if _links(store, staged) else layers)
-    phases = [[(store.root, kept + max(sum(packed), ground))], [(store.root, kept), (outputs.folder, output)]]
+    phases = [
+        [(store.root, kept + max(packed + early, read_of(made)))],
+        [(store.root, kept), (outputs.folder, output)],
+    ]
     if docker and (images := docker.folder()):
         known = docker.diff_ids(outputs.image_name)
         new = (size for size in sizes.values() if size.diff_id not in known)

@@ -16,25 +16,26 @@ def layer(folder: Path, name: str) -> Layer:
     return write_layer(name=name, tree=folder / name, folder=folder / f"{name}-layer", epoch=0, threads=1)
 
 
-def test_the_first_layers_are_reported_once_and_before_the_others_exist(tmp_path: Path) -> None:
-    os_layer, extensions = layer(tmp_path, "os"), layer(tmp_path, "extensions")
-    first, last = Future[Layer](), Future[Layer]()
+def test_the_first_layers_are_reported_before_the_others_exist(tmp_path: Path) -> None:
+    made = [layer(tmp_path, name) for name in ("os", "python", "cuda", "runtime")]
+    pending = [Future[Layer]() for _ in made]
     told: list[tuple[Layer, ...]] = []
 
     def tell(layers: tuple[Layer, ...]) -> None:
         told.append(layers)
-        last.set_result(extensions)  # nothing else would ever make it
+        for number in {1: (2, 1), 3: (3,)}[len(layers)]:  # nothing else would ever make it
+            pending[number].set_result(made[number])
 
-    first.set_result(os_layer)
-    assert wait_for_layers([first, last], [first], part_done=tell) == (os_layer, extensions)
-    assert told == [(os_layer,)]
+    pending[0].set_result(made[0])
+    assert wait_for_layers(pending, first_done=tell) == tuple(made)
+    assert told == [tuple(made[:1]), tuple(made[:3])]
 
 
 def test_a_failure_does_not_wait_for_the_other_work() -> None:
     never, fails = Future[Layer](), Future[Layer]()
     fails.set_exception(BuildError("broken"))
     with pytest.raises(BuildError, match="broken"):
-        wait_for_layers([never, fails], [never], part_done=lambda _: None)
+        wait_for_layers([never, fails], first_done=lambda _: None)
 
 
 def test_work_in_the_background_is_done_in_its_order() -> None:
