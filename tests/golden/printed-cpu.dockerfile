@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "683c4c2d83bd268a1373293694c5ec5c7395d8403c26c192c52467b4d9ff668e",
+| "key": "ff0a57e9db16f024808618ffebb3cca6d6279548736c36f1d50fac7dbcd75987",
 | "name": "fused",
 | "patch": "",
 | "path": "",

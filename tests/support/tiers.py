@@ -41,7 +41,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) fo
     "cpu": "artifacts faults wheel live_view",
     "inside": "project_folder load runtime_caches driver exec launch_local watch modules host_shells attestations",
     "cluster": "jobs vscode_ssh",
-    "extensions": "projects",
+    "extensions": "projects interrupted",
     "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall",
     "secrets": "any_linux arm os_layer secrets build_all",
     "registry": "transfers image_bases",
@@ -59,6 +59,7 @@ RELEASE: Final = (
     "build_tools",
     "checkouts",
     "wheel_sources",
+    "interrupted",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})

@@ -216,8 +216,14 @@ class SdistBuild:
     def extension(self, package: str, version: str, architectures: Iterable[str]) -> Extension:
         """Return the extension that compiles a version for these GPUs."""
         gpus, module = tuple(architectures), package.replace("-", "_")
-        env = tuple(sorted((name, for_gpus(value, gpus)) for name, value in self.env.items()))
-        return Extension(name=module, sdist=f"{module}=={version}", env=env)
+        # Without GPUs, nothing may make the build ask for CUDA.
+        gates = {row.variable for row in load_switches().rows if row.effect == "cuda"} if not gpus else set()
+        env = {name: for_gpus(value, gpus) for name, value in self.env.items() if name not in gates}
+        return Extension(
+            name=module,
+            sdist=f"{module}=={version}",
+            env=tuple(sorted((name, env[name]) for name in env if env[name])),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,9 @@ log = logging.getLogger(__name__)
 _LIMITS: Final = RequestLimits(
     window=10.0, answer=30.0, wait=5.0
 )  # another place, or a build, serves as well
-_RELEASES: Final = 6  # whose files are looked at, the newest first: an address may ask 60 times an hour
+_RELEASES: Final = (
+    6  # of a project that are looked at, the newest first: GitHub answers an address 60 times an hour
+)
 _WHEELS: Final = 3  # that are tried
 _Rank = tuple[Version, bool, int]  # of a wheel: the greatest is the best
 _File = tuple[str, str, str]  # name, address, sha256; without an address, an index or a folder has it
@@ -84,7 +86,7 @@ class Choice:
     @property
     def why(self) -> str:
         best = self.candidates[0]
-        return f"{self.name} is {best.title} ({'; '.join(self.looked) or 'nothing else was looked at'})"
+        return f"{self.name} is {best.title} ({'; '.join(self.looked) or 'its project publishes no wheels'})"
 
     def locked(self) -> Chosen | None:
         """Return what the lock says of it, None where the resolver chooses."""
@@ -143,10 +145,11 @@ class Choices:
                 choice.kept = None
                 self._look(choice)
                 return True
-            if best.wheel and len(choice.candidates) > 1 and self._is_named(best, choice, text):
+            if len(choice.candidates) > 1 and self._is_named(best, choice, text):
                 del choice.candidates[0]
                 reason = (error.findings[0].message if error.findings else error.message).partition("\n")[0]
-                choice.looked.append(f"`{best.filename}` does not fit: {reason}")
+                name = f"`{best.filename}`" if best.filename else best.title
+                choice.looked.append(f"{name} does not fit: {reason}")
                 return True
         return False
 
@@ -186,20 +189,25 @@ class Choices:
     def _look(self, choice: Choice) -> None:
         """Find the candidates. Raises IncompatibleError where there is none and the index has another project under the name."""
         row, choice.candidates = choice.row, []
-        wheels = [*self._in_folders(choice), *self._in_index(choice)]
+        wheels = list(self._in_folders(choice))
         if not wheels and self._task.options.before is None:
             wheels = [*self._on_pages(choice), *self._in_releases(choice)]
         elif not wheels:
             choice.looked.append(
                 "no page and no release says since when it has a wheel: `--before` looks at none"
             )
+        wheels = wheels or list(self._in_index(choice))
         choice.candidates = [
             candidate for _, candidate in sorted(wheels, key=lambda pair: pair[0], reverse=True)
         ][:_WHEELS]
-        if row.build and (version := self._version(choice)):
-            extension = row.build.extension(row.package, version, self._capabilities())
-            title = f"compiled from its sources, {version}"
-            choice.candidates.append(Candidate(title=title, extension=extension, needs=row.build.needs))
+        if build := row.build:
+            choice.candidates += (
+                Candidate(
+                    title=f"compiled from its sources, {version}", needs=build.needs,
+                    extension=build.extension(row.package, version, self._capabilities()),
+                )
+                for version in self._buildable(choice)
+            )  # fmt: skip
         if choice.candidates:
             return
         looked = "; ".join(choice.looked)
@@ -257,15 +265,16 @@ class Choices:
         versions |= {Version(text) for text in exact if not text.endswith("*")}
         return sorted(versions, reverse=True)
 
-    def _version(self, choice: Choice) -> str:
-        """Return the version to compile: that of the old lock if it may stay, else the newest."""
+    def _buildable(self, choice: Choice) -> list[str]:
+        """Return the versions to compile: that of the old lock if it may stay, then the newest."""
         versions = [str(version) for version in self._versions(choice)]
         if not versions:
             choice.looked.append("no source distribution of it was seen")
         old = {extension.sdist for extension in self._old.extensions} if self._old else set()
-        moves = self._task.options.is_anew or choice.name in self._task.options.moving
-        stays = (text for text in versions if f"{choice.name.replace('-', '_')}=={text}" in old and not moves)
-        return next(stays, versions[0] if versions else "")
+        if self._task.options.is_anew or choice.name in self._task.options.moving:
+            old = set()
+        stem = choice.name.replace("-", "_")
+        return sorted(versions, key=lambda text: f"{stem}=={text}" not in old)[:_RELEASES]
 
     def _rank(self, filename: str, choice: Choice) -> _Rank | None:
         """Return the order of a wheel among those that fit by their names, the best first; None for another one."""
@@ -316,7 +325,8 @@ class Choices:
         if not choice.row.wrong:
             files = [(file.filename, "", "") for file in self._listing(choice)]
             if any(self._rank(name, choice) for name, _, _ in files):
-                yield from self._fitting(files, choice, "the package index")
+                says = f" ({choice.row.says})" if choice.row.says and not choice.row.build else ""
+                yield from self._fitting(files, choice, f"the package index{says}")
 
     def _on_pages(self, choice: Choice) -> Iterator[tuple[_Rank, Candidate]]:
         for place, is_page in choice.row.addresses(self._task.recipe.pytorch, self._build):
