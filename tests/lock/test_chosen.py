@@ -20,7 +20,7 @@ from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Lock
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve import lock_best
-from envbuilder.lock.resolve.chosen import Choices
+from envbuilder.lock.resolve.chosen import PackageChoices
 from envbuilder.lock.resolve.context import Task
 from envbuilder.recipe.wheel_sources import wheel_of
 from envbuilder.sources.http import session as wire
@@ -112,8 +112,8 @@ def open_task(tmp_path: Path, url: str, package: str, **change: object) -> Task:
     return make_task(recipe, make_means(tmp_path, Sources(debian=(), indexes=(f"{url}simple/",))))
 
 
-def choose(task: Task, url: str, old: Lock | None = None) -> Choices:
-    return Choices(task, old, {name: moved(row, url) for name, row in ROWS.items()})
+def choose(task: Task, url: str, old: Lock | None = None) -> PackageChoices:
+    return PackageChoices(task, old, {name: moved(row, url) for name, row in ROWS.items()})
 
 
 def test_the_table_is_whole() -> None:

@@ -41,7 +41,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) fo
     "cpu": "artifacts faults wheel live_view",
     "inside": "project_folder load runtime_caches driver exec launch_local watch modules host_shells attestations",
     "cluster": "jobs vscode_ssh",
-    "extensions": "projects interrupted",
+    "extensions": "projects",
     "tiny": "own_image image_names jupyter old_python edited_recipe tiny_faults cache_limit podman built_wheels wall",
     "secrets": "any_linux arm os_layer secrets build_all",
     "registry": "transfers image_bases",

@@ -45,7 +45,7 @@ from envbuilder.lock.model import (
     recipe_inputs,
 )
 from envbuilder.lock.repositories import addresses
-from envbuilder.lock.resolve.chosen import Choices
+from envbuilder.lock.resolve.chosen import PackageChoices
 from envbuilder.lock.resolve.context import Judge, LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import (
     older_packages,
@@ -126,7 +126,7 @@ def lock_recipe(
 
 def lock_best(task: Task, old: Lock | None, judge: Judge, rows: Mapping[str, CudaPackage]) -> Lock:
     """Return the lock with the best candidates that fit, for packages with CUDA code that these rows know."""
-    choices = Choices(task, old, rows)
+    choices = PackageChoices(task, old, rows)
     while True:
         settled = replace(task, recipe=choices.settled())
         try:

@@ -69,7 +69,7 @@ class Candidate:
 
 
 @dataclass(slots=True, kw_only=True)
-class Choice:
+class PackageChoice:
     """The candidates for one package, the best first, and what was looked at for them."""
 
     row: CudaPackage
@@ -97,14 +97,14 @@ class Choice:
         return Chosen(name=self.name, wheel=best.wheel, extension=extension, needs=best.needs, why=self.why)
 
 
-class Choices:
+class PackageChoices:
     """The choices of one run of `lock`. `rows` are those of the table, by package."""
 
     def __init__(self, task: Task, old: Lock | None, rows: Mapping[str, CudaPackage]) -> None:
         self._task, self._old = task, old
         recipe = task.recipe
         taken = {canonicalize_name(extension.name) for extension in recipe.extensions}
-        self._choices: list[Choice] = []
+        self._choices: list[PackageChoice] = []
         for at, text in enumerate(recipe.packages):
             requirement = Requirement(text)
             row = rows.get(canonicalize_name(requirement.name))
@@ -112,7 +112,7 @@ class Choices:
             is_free = recipe.pytorch and applies(requirement, recipe.python, task.target.processor)
             if row and is_ours and is_free and index_of(row.package, recipe.indexes) is None:
                 where = recipe.place(f"$.packages[{at}]")
-                self._choices.append(Choice(row=row, requirement=requirement, where=where))
+                self._choices.append(PackageChoice(row=row, requirement=requirement, where=where))
         for choice in self._choices:
             if not self._keep(choice):
                 self._look(choice)
@@ -153,12 +153,12 @@ class Choices:
                 return True
         return False
 
-    def _is_named(self, candidate: Candidate, choice: Choice, text: str) -> bool:
+    def _is_named(self, candidate: Candidate, choice: PackageChoice, text: str) -> bool:
         return any(name and name in text for name in (candidate.filename, choice.name))
 
     # ---- the candidates
 
-    def _keep(self, choice: Choice) -> bool:
+    def _keep(self, choice: PackageChoice) -> bool:
         """Keep what the old lock has, where the same torch and the requirement still want it."""
         old, options = self._old, self._task.options
         kept = next((each for each in old.chosen if each.name == choice.name), None) if old else None
@@ -186,7 +186,7 @@ class Choices:
         ]
         return True
 
-    def _look(self, choice: Choice) -> None:
+    def _look(self, choice: PackageChoice) -> None:
         """Find the candidates. Raises IncompatibleError where there is none and the index has another project under the name."""
         row, choice.candidates = choice.row, []
         wheels = list(self._in_folders(choice))
@@ -236,7 +236,7 @@ class Choices:
     def _index(self) -> "Index":
         return open_index(self._task.context, _LIMITS)
 
-    def _listing(self, choice: Choice) -> "tuple[Listed, ...]":
+    def _listing(self, choice: PackageChoice) -> "tuple[Listed, ...]":
         """Return the files of the package index, as far as `--before` takes them."""
         before = self._task.options.before
         try:
@@ -248,7 +248,7 @@ class Choices:
         days = (f"{before}",) if before else ()
         return tuple(file for file in files if not file.yanked and all(file.uploaded < day for day in days))
 
-    def _versions(self, choice: Choice) -> list[Version]:
+    def _versions(self, choice: PackageChoice) -> list[Version]:
         """Return the versions of the source distributions that may be taken, the newest first."""
         names = [file.filename for file in self._listing(choice)]
         for folder in self._task.context.sources().folders:
@@ -265,7 +265,7 @@ class Choices:
         versions |= {Version(text) for text in exact if not text.endswith("*")}
         return sorted(versions, reverse=True)
 
-    def _buildable(self, choice: Choice) -> list[str]:
+    def _buildable(self, choice: PackageChoice) -> list[str]:
         """Return the versions to compile: that of the old lock if it may stay, then the newest."""
         versions = [str(version) for version in self._versions(choice)]
         if not versions:
@@ -276,7 +276,7 @@ class Choices:
         stem = choice.name.replace("-", "_")
         return sorted(versions, key=lambda text: f"{stem}=={text}" not in old)[:_RELEASES]
 
-    def _rank(self, filename: str, choice: Choice) -> _Rank | None:
+    def _rank(self, filename: str, choice: PackageChoice) -> _Rank | None:
         """Return the order of a wheel among those that fit by their names, the best first; None for another one."""
         recipe, target = self._task.recipe, self._task.target
         try:
@@ -298,7 +298,7 @@ class Choices:
         return target_tags(self._task.recipe.python, target.distribution.glibc, target.processor)
 
     def _fitting(
-        self, files: Iterable[_File], choice: Choice, where: str
+        self, files: Iterable[_File], choice: PackageChoice, where: str
     ) -> Iterator[tuple[_Rank, Candidate]]:
         """Yield the files (name, address, sha256) that fit by their names, and note what was looked at."""
         count = fits = 0
@@ -315,20 +315,20 @@ class Choices:
         what = f"torch {self._task.recipe.pytorch}, {self._build} and Python {self._task.recipe.python}"
         choice.looked.append(f"{where}: {fits or 'none'} of {count} wheels for {what}")
 
-    def _in_folders(self, choice: Choice) -> Iterator[tuple[_Rank, Candidate]]:
+    def _in_folders(self, choice: PackageChoice) -> Iterator[tuple[_Rank, Candidate]]:
         for folder in self._task.context.sources().folders:
             files = [(path.name, "", "") for path in sorted(folder.glob("*.whl"))]
             if any(self._rank(name, choice) for name, _, _ in files):
                 yield from self._fitting(files, choice, f"`{folder}`")
 
-    def _in_index(self, choice: Choice) -> Iterator[tuple[_Rank, Candidate]]:
+    def _in_index(self, choice: PackageChoice) -> Iterator[tuple[_Rank, Candidate]]:
         if not choice.row.wrong:
             files = [(file.filename, "", "") for file in self._listing(choice)]
             if any(self._rank(name, choice) for name, _, _ in files):
                 says = f" ({choice.row.says})" if choice.row.says and not choice.row.build else ""
                 yield from self._fitting(files, choice, f"the package index{says}")
 
-    def _on_pages(self, choice: Choice) -> Iterator[tuple[_Rank, Candidate]]:
+    def _on_pages(self, choice: PackageChoice) -> Iterator[tuple[_Rank, Candidate]]:
         for place, is_page in choice.row.addresses(self._task.recipe.pytorch, self._build):
             try:
                 index = place if is_page else f"{place.rstrip('/')}/"
@@ -340,7 +340,7 @@ class Choices:
                 [(file.filename, file.url, file.sha256) for file in files], choice, shown(place)
             )
 
-    def _in_releases(self, choice: Choice) -> Iterator[tuple[_Rank, Candidate]]:
+    def _in_releases(self, choice: PackageChoice) -> Iterator[tuple[_Rank, Candidate]]:
         """Yield the wheels of the newest release that has one which fits."""
         for version in self._versions(choice)[:_RELEASES] if choice.row.releases else ():
             url = choice.row.releases.format(version=version)
