@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "ff0a57e9db16f024808618ffebb3cca6d6279548736c36f1d50fac7dbcd75987",
+| "key": "f4f565b9252addbfb2d628b66bca0ae8f5aebfcf904d00d97800ed9e80ffaee0",
 | "name": "fused",
 | "patch": "",
 | "path": "",
