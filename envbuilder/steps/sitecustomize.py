@@ -77,6 +77,8 @@ def use_ninja(cpp_extension):
 
     ninja starts compilers in another folder, so a project with a folder among its flags is left as it is.
     """
+    if not hasattr(cpp_extension, "BuildExtension"):
+        return
     build = cpp_extension.BuildExtension.build_extensions
 
     def build_extensions(self):

@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "f4f565b9252addbfb2d628b66bca0ae8f5aebfcf904d00d97800ed9e80ffaee0",
+| "key": "a03ab81bae7b9781e090053884f5e232b02b8c04ad56c811cf8d001380d335cd",
 | "name": "fused",
 | "patch": "",
 | "path": "",
