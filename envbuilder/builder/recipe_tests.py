@@ -69,7 +69,7 @@ def list_imports(recipe: Recipe, plan: Plan, store: Store) -> tuple[tuple[Import
 
     The store has none of BuildKit's extensions, and after `cache --gc` none that no build used of late.
     """
-    named = enumerate(recipe.extensions)
+    named = enumerate((*recipe.extensions, *recipe.implied))
     places = {wanted.name: recipe.place(f"$.extensions[{at}]") for at, wanted in named if wanted.is_imported}
     imports: list[Import] = []
     unknown: dict[str, Finding] = {}
@@ -234,7 +234,9 @@ def passed_tests(recipe: Recipe, *, image: bool, findings: tuple[Finding, ...] =
     It is that of the recipe's tests and of the names of the extensions that are imported. "SIF" is there if all of them ran in the
     SIF, "image" if there is an `image` in which the tests ran.
     """
-    imported = [extension.name for extension in recipe.extensions if extension.is_imported]
+    imported = [
+        extension.name for extension in (*recipe.extensions, *recipe.implied) if extension.is_imported
+    ]
     skipped = {finding.code for finding in findings}
     forms = ["SIF"] if (recipe.tests or imported) and BuildCode.UNTESTED not in skipped else []
     forms += ["image"] if recipe.tests and image and BuildCode.UNTESTED_IMAGE not in skipped else []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envbuilder.compat.python_code import PythonCode, plain_texts
-from envbuilder.compat.tables.cuda import load_switches
+from envbuilder.compat.tables.cuda import for_gpus, load_switches
 
 # The ends of names, by what they switch on. A project's own name may stand before them.
 _ENDS: Final = {
@@ -91,7 +91,10 @@ def find_gates(code: PythonCode, architectures: tuple[str, ...] = ()) -> tuple[G
     gates = {}
     for row in load_switches().rows:
         if (row.effect != "architectures" or row.needed) and row.variable in lines:
-            value, line = row.value_for(architectures) if architectures else row.value, lines[row.variable]
+            value, line = (
+                for_gpus(row.value, architectures) if architectures else row.value,
+                lines[row.variable],
+            )
             gates[row.variable] = Gate(name=row.variable, value=value, effect=row.effect, line=line)
     reads = tuple(variable_reads(code))
     computed = next((read for read in reads if not read.name), None)

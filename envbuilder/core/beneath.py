@@ -225,6 +225,12 @@ def files_beneath(folder: Path, name: str = "") -> Iterator[str]:
     yield from sorted(path for path, status in walk_beneath(folder, name) if stat.S_ISREG(status.st_mode))
 
 
+def unlink_beneath(folder: Path, name: str) -> None:
+    """Remove the file `name` below `folder`. Raises BuildError for a path that leaves the folder."""
+    with _parent(folder, name) as (at, last):
+        os.unlink(last, dir_fd=at)
+
+
 def copy_tree_beneath(folder: Path, name: str, target: Path, *, limit: int = FILE_LIMIT) -> None:
     """Copy what is below the folder `name` in `folder` into the folder `target`: files, folders, and links as links.
 

@@ -164,17 +164,23 @@ class Store:
         return self.root / "proofs" / key
 
     @contextlib.contextmanager
-    def build_directory(self, key: Sha256) -> Iterator[Path]:
+    def build_directory(
+        self, key: Sha256, mend: Callable[[Path, float], bool] = lambda _path, _began: True
+    ) -> Iterator[Path]:
         """Yield the build directory of an extension, which later builds use too. Hold its lock while using it.
 
         It is emptied unless it is as the last build left it. A killed build leaves no inventory: what it compiled is
-        used until the machine starts anew, because only a power cut loses what programs have written.
+        used until the machine starts anew, because only a power cut loses what programs have written. `mend` gets the time at
+        which that build began, removes what it may have left unfinished, and returns whether the rest is of use.
         """
         path = self.root / "build-directories" / key
         inventory = self._inventory(path)
         running = inventory.with_name(f"{key}.running")
         was_killed = running.exists() and running.read_text(encoding="ascii") == boot_identity()
-        if path.exists() and not was_killed and not self.holds(path, whole=True):
+        is_useful = path.exists() and (
+            mend(path, running.stat().st_mtime) if was_killed else self.holds(path, whole=True)
+        )
+        if path.exists() and not is_useful:
             remove_tree(path)
         path.mkdir(mode=0o700, exist_ok=True)
         os.utime(path)  # for `clear`

@@ -19,7 +19,7 @@ from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.tables.cuda import load_gpus, load_switches
+from envbuilder.compat.tables.cuda import for_gpus, load_gpus, load_switches
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_bytes
@@ -230,7 +230,7 @@ def _for_gpus(extension: Extension, capabilities: tuple[str, ...]) -> Extension:
     """Return an extension whose variables name these GPUs; without a GPU, none does."""
     switches = {row.variable: row for row in load_switches().rows if row.effect == "architectures"}
     env = (
-        (name, switches[name].value_for(capabilities) if name in switches else value)
+        (name, for_gpus(switches[name].value, capabilities) if name in switches else value)
         for name, value in extension.env
     )
     return replace(extension, env=tuple((name, value) for name, value in env if value))

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from envbuilder.compat.gates import Gate, find_gates, variable_reads
 from envbuilder.compat.python_code import CODE, PythonCode, project_files, read_code
-from envbuilder.compat.tables.cuda import Switch, load_cuda_packages, load_late, load_switches
+from envbuilder.compat.tables.cuda import SdistBuild, load_cuda_packages, load_late
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted
 from envbuilder.core.text.redact import has_credentials
@@ -161,15 +161,14 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         if local:
             _read_build(local["build"], where, requests)
         return
-    for switch in load_switches().rows:
-        if name in switch.sdists:
-            _compile(text, requirement, switch, where, requests)
-            return
+    row = load_cuda_packages().by_name.get(name)
+    if row and row.build and name not in load_late().by_name:
+        _compile(text, requirement, row.build, where, requests)
+        return
     if late := load_late().by_name.get(name):
         exact = re.fullmatch(r"===?([^,*+]+)", specifier)
         message = f"`{name}` is compiled {late.when}; the environment can have it compiled"
         requests.note(where, message, hint=late.advice(exact[1] if exact else ""))
-    row = load_cuda_packages().by_name.get(name)
     if row and row.wrong:
         requests.misnamed[name] = Request(text=str(requirement), where=where)
         return
@@ -191,20 +190,20 @@ def _read_build(build: str, where: str, requests: Requests) -> None:
         requests.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
 
 
-def _compile(text: str, requirement: Requirement, switch: Switch, where: str, requests: Requests) -> None:
+def _compile(text: str, requirement: Requirement, build: SdistBuild, where: str, requests: Requests) -> None:
     """Make an extension of a package that has no wheel for every torch."""
     name, bounds = canonicalize_name(requirement.name), requirement.specifier
-    module, known = name.replace("-", "_"), switch.sdists[name]
+    module = name.replace("-", "_")
     exact = re.fullmatch(r"===?([^,*+]+)(\+.*)?", str(bounds))
-    if not exact and not bounds.contains(known.newest):
+    if not exact and not bounds.contains(build.newest):
         hint = f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]"
         requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
         return
-    version = exact[1] if exact else known.newest
-    env = ((switch.variable, switch.value),)
+    version = exact[1] if exact else build.newest
+    env = tuple(build.env.items())
     requests.extension(Extension(name=module, sdist=f"{module}=={version}", env=env), where)
     requests.compiled[name] = re.sub(r"\+[a-z0-9.]+", "", text)
-    for package in known.needs:
+    for package in build.needs:
         requests.add_package(package, where)
     why = "" if exact else f"; `{text}` names no version"
     message = f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs{why}"

@@ -173,7 +173,8 @@ def _files(extension: LockedExtension) -> dict[str, str]:
 
 
 def _changed_extensions(recipe: Recipe, lock: Lock) -> Iterator[str]:
-    locked = {extension.name: extension for extension in lock.extensions}
+    implied = {choice.extension for choice in lock.chosen}
+    locked = {extension.name: extension for extension in lock.extensions if extension.name not in implied}
     wanted = {extension.name: extension for extension in recipe.extensions}
     for name in sorted(wanted.keys() | locked.keys()):
         if name not in locked:

@@ -7,7 +7,7 @@ host, so a mirror, a local folder or a vendored copy serves as well. `file.py` r
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 from envbuilder.compat.image_facts import Base, Fact
@@ -16,7 +16,7 @@ from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import FieldRule, Line, LineOrEmpty, Mistake, ReadAs, Seconds, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.processor import X86_64
-from envbuilder.recipe.extension import Form
+from envbuilder.recipe.extension import Extension, Form
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import REGISTRY
 
@@ -164,6 +164,23 @@ class LockedBuild:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Where a package with CUDA code comes from that `packages` names alone."""
+
+    name: Annotated[str, _NAME]
+    wheel: LineOrEmpty = (
+        ""  # the requirement on a wheel of its project: by its address, or by its whole version
+    )
+    extension: LineOrEmpty = ""  # otherwise the name of the extension that compiles it
+    needs: tuple[Line, ...] = ()  # packages that this build imports
+    why: Line
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        return (self.wheel, *self.needs) if self.wheel else self.needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
     """One file of an image, named by its digest."""
 
@@ -236,6 +253,18 @@ class Lock:
     # Of the sdists in `wheels` whose build needs packages.
     builds: Annotated[tuple[LockedBuild, ...], FieldRule(_check_order("name"))] = ()
     tools: Tools | None = None  # None for x86-64
+    chosen: Annotated[tuple[Chosen, ...], FieldRule(_check_order("name"))] = ()
+
+    def settle(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with what this lock chose for it."""
+        names = {choice.extension for choice in self.chosen} - {""}
+        builds = tuple(
+            Extension(name=extension.name, sdist=extension.sdist, env=extension.env)
+            for extension in self.extensions
+            if extension.name in names
+        )
+        chosen = tuple(text for choice in self.chosen for text in choice.requirements)
+        return replace(recipe, chosen=chosen, implied=builds)
 
     @property
     def interpreters(self) -> Artifacts:

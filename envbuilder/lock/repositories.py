@@ -54,7 +54,7 @@ def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
     remote = (extension for extension in recipe.extensions if extension.url)
     archives = {archive_source(extension): f"{extension.url.rpartition('/')[0]}/" for extension in remote}
     folder = recipe.path.parent.absolute()
-    wheels = filter(None, map(wheel_of, recipe.packages))
+    wheels = filter(None, map(wheel_of, recipe.requirements))
     archives |= {wheel.source: f"{wheel.address.rpartition('/')[0]}/" for wheel in wheels}
     archives |= {index.source: index.place for index in recipe.indexes}
     if RECIPE in archives:

@@ -68,7 +68,8 @@ def load_locked(
     """
     recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
     need_sound(recipe, report)
-    return recipe, load_fresh(recipe, name), report.findings
+    lock = load_fresh(recipe, name)
+    return lock.settle(recipe), lock, report.findings
 
 
 def make_plan(

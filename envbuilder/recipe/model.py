@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag, TypeAdapter, with_config
 
 from envbuilder.core.cache import Sha256, sha256_text
@@ -244,6 +246,18 @@ class Recipe:
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
     places: tuple[tuple[str, str], ...] = ()  # `$.cuda` → `recipes/a100.yaml:4:7`
     notes: tuple[Finding, ...] = ()  # lines of requirements files that the recipe decides otherwise
+    # What `lock` chose for packages with CUDA code: requirements in place of those in `packages` and beside them, and builds.
+    chosen: tuple[str, ...] = ()
+    implied: tuple[Extension, ...] = ()
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Return `packages`, in their order, with what `lock` chose."""
+        if not self.chosen:
+            return self.packages
+        chosen = {canonicalize_name(Requirement(text).name): text for text in self.chosen}
+        named = tuple(chosen.pop(canonicalize_name(Requirement(text).name), text) for text in self.packages)
+        return (*named, *chosen.values())
 
     @property
     def processor(self) -> Processor:

@@ -12,7 +12,8 @@ HEAD` answers (`git.sh`). By `form`:
 With INPUTS/captured, the result of such a capture, `call` is one of its calls. OUT gets a folder for each call, 0 for the only one,
 with `tree`, the files below /, and `index.json`, the entry of the image's index.
 
-/space is the build directory, which a runner may keep for ninja. The file `jobs` beside SPEC may hold the number of compilers.
+/space is the build directory, which a runner may keep for ninja. The file `jobs` beside SPEC may hold the number of compilers: OUT then
+gets `memory`, the bytes of the largest process of the compile, also of one that failed.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ import json
 import os
 import posixpath
 import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -574,19 +576,26 @@ def main(spec_file, inputs, out):
     os.chmod(program, 0o755)
     compile_steady()
     clear_space(is_kept=is_kept)
-    if os.path.isdir(captured):
-        compile_captured(spec, spec["call"], spec["key"], captured, jobs, first)
-    else:
-        stage(spec, inputs)
-        place(NEW, SOURCE)
-        if spec["form"] == "load":
-            compile_call(spec, spec["call"], spec["key"], jobs, first)
-        elif spec["form"] == "project":
-            build_project(spec, jobs, first)
-        elif spec["only"]:
-            capture(spec, os.path.join(out, "captured"))
+    try:
+        if os.path.isdir(captured):
+            compile_captured(spec, spec["call"], spec["key"], captured, jobs, first)
         else:
-            compile_all(spec, jobs, out)
+            stage(spec, inputs)
+            place(NEW, SOURCE)
+            if spec["form"] == "load":
+                compile_call(spec, spec["call"], spec["key"], jobs, first)
+            elif spec["form"] == "project":
+                build_project(spec, jobs, first)
+            elif spec["only"]:
+                capture(spec, os.path.join(out, "captured"))
+            else:
+                compile_all(spec, jobs, out)
+    finally:
+        if is_kept:
+            largest = (
+                resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+            )  # of one process, all below included
+            write(os.path.join(out, "memory"), b"%d" % largest)
     clear_space(is_kept=is_kept)
     remove(SCRATCH)
 

@@ -72,6 +72,32 @@ def choose_gpus(cpp_extension):
     cpp_extension._get_cuda_arch_flags = recipes_flags
 
 
+def use_ninja(cpp_extension):
+    """Let ninja compile also where a project leaves it out: it goes on after an interruption, and compiles several files at once.
+
+    ninja starts compilers in another folder, so a project with a folder among its flags is left as it is.
+    """
+    if not hasattr(cpp_extension, "BuildExtension"):
+        return
+    build = cpp_extension.BuildExtension.build_extensions
+
+    def build_extensions(self):
+        flags = [flag for extension in self.extensions for flag in flags_of(extension.extra_compile_args)]
+        if not any(flag.startswith(("-I", "-i")) for flag in flags) and cpp_extension.is_ninja_available():
+            for extension in self.extensions:
+                extension.include_dirs = list(map(os.path.abspath, extension.include_dirs or ()))
+            self.use_ninja = self.force = True
+        build(self)
+
+    cpp_extension.BuildExtension.build_extensions = build_extensions
+
+
+def flags_of(given):
+    """Return the flags of an extension, which has a list of them or a list for each compiler."""
+    lists = given.values() if isinstance(given, dict) else [given or []]
+    return [str(flag) for flags in lists for flag in flags]
+
+
 class After(importlib.abc.MetaPathFinder):
     """Find modules as usual, and change each once it is imported."""
 
@@ -95,10 +121,14 @@ class After(importlib.abc.MetaPathFinder):
         return spec
 
 
-changes = {}
+def change_extensions(cpp_extension):
+    use_ninja(cpp_extension)
+    if os.environ.get("_ENVBUILDER_GPUS"):
+        choose_gpus(cpp_extension)
+
+
+changes = {"torch.utils.cpp_extension": change_extensions}
 if os.environ.get("_ENVBUILDER_CAPABILITY"):
     changes["torch"] = simulate_gpu
     changes["triton.runtime.driver"] = simulate_driver
-if os.environ.get("_ENVBUILDER_GPUS"):
-    changes["torch.utils.cpp_extension"] = choose_gpus
 sys.meta_path.insert(0, After(changes))

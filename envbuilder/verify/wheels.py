@@ -13,7 +13,7 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -204,13 +204,18 @@ def judge_wheels(task: Task, lock: Lock) -> None:
     torch = next((wheel for wheel in lock.wheels if wheel.name == TORCH and wheel.kind == "wheel"), None)
     if torch is None:
         return  # without torch, or with that of the base image
-    pins = {wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task)) is not None}
+    chosen = {choice.name for choice in lock.chosen if choice.wheel}
+    pins = {
+        wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task, chosen)) is not None
+    }
     wrong: list[Finding] = []
     try:
         _fetch(tuple(pins), task)
         for wheel in pins:
             for finding in _judged(wheel, pins[wheel], torch, task, lock):
-                if finding.severity is Severity.ERROR:
+                # In place of a wheel that `lock` chose there is another one, or a build.
+                is_lacking = finding.code == AuditCode.NO_CODE and wheel.name in chosen
+                if finding.severity is Severity.ERROR or is_lacking:
                     wrong.append(finding)
                 else:
                     log.warning("%s", finding)
@@ -253,10 +258,10 @@ def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
             task.context.fetcher.fetch(missing, progress)
 
 
-def _requires_torch(wheel: Artifact, task: Task) -> tuple[Requirement, ...] | None:
+def _requires_torch(wheel: Artifact, task: Task, chosen: Collection[str]) -> tuple[Requirement, ...] | None:
     """Return a wheel's requirements on torch, None for a wheel that is not judged."""
     named = {canonicalize_name(requirement.name) for requirement in parse_all(task.recipe.packages)}
-    is_torchs = TORCH in wheel.name
+    is_torchs = TORCH in wheel.name or wheel.name in chosen
     if wheel.kind != "wheel" or wheel.name == TORCH or wheel.filename.endswith("-any.whl"):
         return None
     if not (is_torchs or wheel.name in named or task.context.store.has_artifact(wheel.sha256)):

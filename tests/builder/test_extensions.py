@@ -1,5 +1,6 @@
 """The extensions layer: what decides a compiled extension, how it is made or found, and what the image has of it."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,8 +17,18 @@ import pytest
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder import pipeline
+from envbuilder.builder.extensions import compile as compile_module
 from envbuilder.builder.extensions.compile import NVCC_MEMORY, ExtensionBuilder, Slots
-from envbuilder.builder.extensions.compiled import CachedExtension, cells, find_extensions, find_twins, origin
+from envbuilder.builder.extensions.compiled import (
+    CachedExtension,
+    cells,
+    describe,
+    drop_unfinished,
+    find_extensions,
+    find_twins,
+    known_memory,
+    origin,
+)
 from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
 from envbuilder.builder.job import BuildJob, SharedStores
 from envbuilder.builder.recipe_tests import (
@@ -124,12 +135,17 @@ class Sandbox(FakeRunner):
         super().__init__()
         self.targets, self.says, self.fails = targets, says, fails
         self.calls: list[dict[str, object]] = []
+        self.memory = 0  # bytes of the largest process
+        self.jobs: list[int] = []
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
         self.commands.append(command)
         mounts = mounts_of(command)
         step, out = mounts["/step"], mounts["/out"]
         spec = json.loads((step / "spec.json").read_text())
+        self.jobs.append(int((step / "jobs").read_text()))
+        if self.memory:
+            (out / "memory").write_text(str(self.memory))
         for line in self.says.splitlines():
             if on_line:
                 on_line(line)
@@ -636,7 +652,8 @@ def test_before_anything_is_built_find_says_what_is_lacking(stocked):
 
 
 def test_slots_are_never_overdrawn():
-    slots, running, most, guard = Slots(3), 0, 0, threading.Lock()
+    slots = Slots(Limits(threads=3, memory=64 << 30, root=True))
+    running, most, guard = 0, 0, threading.Lock()
 
     def work(wanted: int) -> None:
         nonlocal running, most
@@ -658,6 +675,99 @@ def test_slots_are_never_overdrawn():
 
 def test_a_compiler_gets_the_memory_that_it_needs():
     assert NVCC_MEMORY == 3 << 30
+    slots = Slots(Limits(threads=8, memory=16 << 30, root=True))
+    with slots.take(8, 5 << 30) as first:
+        assert first == 3
+        waiting = threading.Thread(target=lambda: slots.take(1, 2 << 30).__enter__())
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive(), "15 of 16 GiB are taken"
+    waiting.join(5)
+    assert not waiting.is_alive()
+    with slots.take(8, 99 << 30) as number:
+        assert number == 1
+
+
+def roomy(store: Store, plan: Plan, runner: Sandbox, console: Console | None = None) -> ExtensionBuilder:
+    """The builder of a machine with 8 cores and 64 GiB."""
+    limits = Limits(threads=8, memory=64 << 30, root=True)
+    job = dataclasses.replace(make_job(store, plan, runner), limits=limits, origin="/one/x.yaml")
+    return ExtensionBuilder(dataclasses.replace(job, console=console or job.console), lambda _: ROOT)
+
+
+def test_the_next_compile_starts_as_many_compilers_as_the_last_one_had_memory_for(stocked, tmp_path):
+    runner, edited = Sandbox(), dataclasses.replace(PROJECT, env=(("A", "1"),))
+    runner.memory = 20 << 30
+    (made,) = roomy(stocked, make_plan(PROJECT), runner).build()
+    assert made.compiled.memory == 20 << 30
+    (status,) = find_extensions(make_plan(PROJECT), stocked)
+    assert describe(status, "x").memory == 20 << 30
+    roomy(stocked, make_plan(edited), runner).build()
+    assert runner.jobs == [8, 3]
+
+
+def test_after_a_compiler_was_killed_fewer_run_at_once_and_the_error_says_so(stocked):
+    runner = Sandbox(says="g++: fatal error: Killed signal terminated program cc1plus", fails=("dw",))
+    runner.memory = 10_000_000_000
+    with pytest.raises(BuildError) as caught:
+        roomy(stocked, make_plan(PROJECT), runner).build()
+    words = "the largest process had 10.0 GB, with up to 8 at once; the next build runs up to 4 at once"
+    assert caught.value.hint.startswith(words)
+    assert caught.value.findings[0].hint.startswith(words)
+    runner.fails = ()
+    roomy(stocked, make_plan(PROJECT), runner).build()
+    assert runner.jobs == [8, 4]
+
+
+def test_what_the_tables_know_of_a_project_counts_before_its_first_compile(store):
+    archive = artifact("flash-attn", kind="sdist")
+    known = known_memory(dataclasses.replace(PROJECT, archive=archive), "/one/x.yaml", store)
+    assert (known, known_memory(PROJECT, "/one/x.yaml", store)) == (9 << 30, NVCC_MEMORY)
+
+
+def test_progress_says_how_many_of_all_commands_are_done(stocked, monkeypatch):
+    times = iter([0.0, 0.0, 100.0, 200.0, 300.0, 400.0])
+    monkeypatch.setattr(compile_module.time, "monotonic", lambda: next(times, 500.0))
+    console, line = Listening(), "[{}/4] nvcc -c /space/src/{}.cu -o x.o"
+    runner = Sandbox(says="\n".join([line.format(1, "a"), line.format(3, "b"), "g++ -c c.cpp"]))
+    roomy(stocked, make_plan(PROJECT), runner, console).build()
+    shown = [line for line in console.said if line.startswith("  dw: ")]
+    assert shown == [
+        "  dw: a.cu (1 of 4 commands, about 5 min left)", "  dw: b.cu (3 of 4 commands)", "  dw: c.cpp",
+    ]  # fmt: skip
+
+
+def test_what_a_killed_compile_left_unfinished_is_compiled_again(store):
+    log = "# ninja log v5\n0\t9\t{}\tdone.o\tab\n0\t9\t{}\t/space/src/build/temp.x/csrc/old.o\tab\n"
+    key = sha256_text("key")
+    with store.build_directory(key, drop_unfinished) as folder:
+        objects = folder / "src/build/temp.x/csrc"
+        for path in (objects, folder / "build", folder / "src/csrc"):
+            path.mkdir(parents=True)
+        (folder / "src/csrc/half.o").write_text("a source may have that name")
+        (objects / ".ninja_log").write_text(log.format(7, 0))
+        (objects / "old.o").write_text("an earlier build's")
+        os.utime(objects / "old.o", (0, 0))
+    kept = {
+        "src/csrc/half.o",
+        "src/build/temp.x/csrc/.ninja_log",
+        "src/build/temp.x/csrc/old.o",
+        "build/done.o",
+    }
+    for log_time, more in ((7, set()), (0, {"src/build/temp.x/csrc/old.o"})):
+        with contextlib.suppress(KeyboardInterrupt), store.build_directory(key, drop_unfinished):
+            (objects / ".ninja_log").write_text(log.format(7, log_time))
+            (objects / "old.o").write_text("begun anew")
+            (folder / "build/done.o").write_text("whole")
+            (folder / "build/half.o").write_text("ha")
+            (folder / "build/half.a").write_text("!<arch>")
+            running = store.root / "inventories/build-directories" / f"{key}.running"
+            text = running.read_text()
+        running.write_text(text)  # as a build leaves it that is killed
+        os.utime(running, (time.time() - 60,) * 2)
+        with store.build_directory(key, drop_unfinished):
+            there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        assert there == kept - more
 
 
 # The architectures inside

@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "683c4c2d83bd268a1373293694c5ec5c7395d8403c26c192c52467b4d9ff668e",
+| "key": "a03ab81bae7b9781e090053884f5e232b02b8c04ad56c811cf8d001380d335cd",
 | "name": "fused",
 | "patch": "",
 | "path": "",

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envbuilder.core.cache import Store, sha256_bytes
 from envbuilder.core.errors import IncompatibleError
-from envbuilder.lock.model import Artifact, Lock
+from envbuilder.lock.model import Artifact, Chosen, Lock
 from envbuilder.sources.names import Sources
 from envbuilder.verify.audit.linked import TorchSymbols
 from envbuilder.verify.wheels import WheelTarget, judge, judge_wheels, open_wheel
@@ -146,6 +147,19 @@ def test_a_wheel_that_cannot_load_refuses_the_lock(tmp_path: Path):
     (finding,) = caught.value.findings
     assert finding.where == f"view-1-{TAG}.whl: view.abi3.so"
     assert finding.message == f"`import view` fails: torch 2.13.0+cpu does not define `{GONE}`"
+
+
+def test_a_wheel_that_lock_chose_must_have_code_for_the_gpus(tmp_path: Path):
+    bench = Bench(tmp_path)
+    bench.recipe = make_recipe(tmp_path, packages=("view",), gpus=("H100",))
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": gpu_library("sm_80")})
+    task, lock = make_task(bench.recipe, bench.context), bench.lock((torch, view))
+    judge_wheels(task, lock)  # no package of torch's by name or requirement: not judged
+    choice = Chosen(name="view", wheel="view @ https://host/view.whl", why="it fits by its name")
+    with pytest.raises(IncompatibleError) as caught:
+        judge_wheels(task, replace(lock, chosen=(choice,)))
+    (finding,) = caught.value.findings
+    assert finding.code == "EB711"
 
 
 def test_torch_is_read_once_and_kept_in_the_cache(tmp_path: Path):

@@ -18,12 +18,16 @@ from typing import Final, TypeVar, assert_never
 
 from envbuilder.builder.extensions import compiled as entries
 from envbuilder.builder.extensions.compiled import (
+    NVCC_MEMORY,
     CachedExtension,
     ExtensionCode,
     find_extensions,
     find_twins,
     known_calls,
+    known_memory,
     label,
+    read_memory,
+    save_memory,
 )
 from envbuilder.builder.extensions.compiler_errors import (
     explain_failure,
@@ -39,7 +43,7 @@ from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
-from envbuilder.core.errors import BuildError, CommandError, SpaceError
+from envbuilder.core.errors import BuildError, CommandError, CompileError, SpaceError
 from envbuilder.core.process import Command
 from envbuilder.core.system import Limits
 from envbuilder.lock.model import LockedExtension
@@ -60,11 +64,12 @@ from envbuilder.plan.program import INPUTS, Program
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Form
 from envbuilder.runners.sandbox import Mount, take_over
 
-NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's headers may need
 MANY: Final = 1 << 20  # compilers that a project may start, as far as there are slots
 Item = TypeVar("Item")
 _COMPILED: Final = re.compile(rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b")
 _COUNT: Final = re.compile(r"^\[(\d+)/(\d+)\] ")
+_KILLED: Final = "EB627"  # a compiler ran out of memory
+_LONG: Final = 90.0  # seconds that are worth an estimate
 _STOPPED: Final = "envbuilder capture stopped: "  # of `capture_calls.py`
 
 # ---- the commands of a dry run
@@ -99,34 +104,35 @@ def _space(build_dir: Path) -> Mount:
     return Mount(source=build_dir, target=BUILD_DIRECTORY, writable=True)
 
 
-def compilers(limits: Limits) -> int:
-    """Return how many compilers may run at once, by cores and memory."""
-    return max(1, min(limits.threads, limits.memory // NVCC_MEMORY))
+def compilers(limits: Limits, memory: int = NVCC_MEMORY) -> int:
+    """Return how many compilers that take so many bytes may run at once, by cores and memory."""
+    return max(1, min(limits.threads, limits.memory // memory))
 
 
 # ---- the build
 
 
 class Slots:
-    """Limit the number of compiler processes across all extensions."""
+    """Limit the number of compiler processes across all extensions, and the memory that they take."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._free = count
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._free, self._memory = max(1, limits.threads), limits.memory
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def take(self, wanted: int) -> Iterator[int]:
-        """Take the wanted number of slots, at most all, and free them at the end. Yields their number."""
-        number = max(1, min(wanted, self._count))
+    def take(self, wanted: int, each: int = NVCC_MEMORY) -> Iterator[int]:
+        """Take the wanted number of slots of `each` so many bytes, at most all, and free them at the end. Yields their number."""
+        number = max(1, min(wanted, compilers(self._limits, each)))
+        memory = min(number * each, self._limits.memory)
         with self._changed:
-            self._changed.wait_for(lambda: self._free >= number)
-            self._free -= number
+            self._changed.wait_for(lambda: self._free >= number and self._memory >= memory)
+            self._free, self._memory = self._free - number, self._memory - memory
         try:
             yield number
         finally:
             with self._changed:
-                self._free += number
+                self._free, self._memory = self._free + number, self._memory + memory
                 self._changed.notify_all()
 
 
@@ -148,7 +154,7 @@ class ExtensionBuilder:
     def __init__(self, job: BuildJob, root: Callable[[Program], SandboxRoot]) -> None:
         self._job, self._root = job, root
         self._ground = job.plan.ground
-        self._slots = Slots(compilers(job.limits))
+        self._slots = Slots(job.limits)
 
     def build(self) -> tuple[CachedExtension, ...]:
         """Return every extension, in the recipe's order. Raises one BuildError for all that failed."""
@@ -250,11 +256,13 @@ class ExtensionBuilder:
                 build_key = sha256_text(json.dumps(decided_by))
                 with (
                     self._say_failure(name),
-                    self._slots.take(task.jobs) as taken,
+                    self._slots.take(
+                        task.jobs, known_memory(task.extension, self._job.origin, store)
+                    ) as taken,
                     store.lock(f"build-directories-{build_key}"),
                     console.step(f"compile `{name}`"),
                     store.renewed(folder) as entry,
-                    store.build_directory(build_key) as build_dir,
+                    store.build_directory(build_key, entries.drop_unfinished) as build_dir,
                 ):
                     began = time.monotonic()
                     with self._ran(replace(task, jobs=taken), build_dir, root) as out:
@@ -283,12 +291,12 @@ class ExtensionBuilder:
     def _ran(self, task: _Task, build_dir: Path, root: SandboxRoot) -> Iterator[Path]:
         """Run a task in the sandbox, and yield its OUT. Raises BuildError with the cause of a failure."""
         lines, name, extension = LastLines(), task.name, task.extension
+        began = time.monotonic()
 
         def read(line: str) -> None:
             lines.append(line)
             if compiled := _COMPILED.search(line):
-                count = _COUNT.match(line)
-                progress = f" ({count[1]} of {count[2]} commands)" if count else ""
+                progress = _progress(line, time.monotonic() - began)
                 self._job.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
             if report := read_report(line, _STOPPED):
                 message = f"`{report.line}` stops at {report.place}, which computes on a GPU: no later call is compiled"
@@ -309,14 +317,42 @@ class ExtensionBuilder:
             except CommandError as failure:
                 explain_targets(name, extension, out, build_dir, self._ground.gpus)
                 is_project = extension.form is Form.PROJECT
-                raise explain_failure(
+                error = explain_failure(
                     name, lines, failure,
                     compiles=extension.form is not Form.CAPTURE or task.captured is not None,
                     folder=extension.path.removeprefix(HERE) if is_project else "",
                     called=task.called,
                     setup=_setup(build_dir, extension.path) if is_project else "",
-                ) from failure  # fmt: skip
+                )  # fmt: skip
+                raise self._with_memory(error, task, read_memory(out)) from failure
+            is_capture = extension.form is Form.CAPTURE and task.captured is None
+            if not is_capture and (size := read_memory(out)):
+                save_memory(extension, self._job.origin, self._job.store, size)
             yield out
+
+    def _with_memory(self, error: CompileError, task: _Task, size: int) -> CompileError:
+        """Return the error. Where a compiler was killed, note that each takes more, for the next build, and say so."""
+        if size and any(finding.code == _KILLED for finding in error.findings):
+            jobs = min(task.jobs, self._job.limits.threads)
+            each = max(size, 2 * self._job.limits.memory // jobs)
+            save_memory(task.extension, self._job.origin, self._job.store, each)
+            fewer = compilers(self._job.limits, each)
+            error.hint = (
+                f"the largest process had {size / 1e9:.1f} GB, with up to {jobs} at once; the next build runs up to {fewer} "
+                f"at once and keeps what is compiled; {error.hint}"
+            )
+            error.findings = tuple(replace(finding, hint=error.hint) for finding in error.findings)
+        return error
+
+
+def _progress(line: str, seconds: float) -> str:
+    """Return what a line of ninja says of the commands so far, with an estimate once it is of use; "" for another line."""
+    if not (count := _COUNT.match(line)):
+        return ""
+    done, every = int(count[1]), int(count[2])
+    left = seconds / max(done, 1) * (every - done)
+    estimate = f", about {left / 60:.0f} min left" if left >= _LONG else ""
+    return f" ({done} of {every} commands{estimate})"
 
 
 def _setup(build_dir: Path, path: str) -> str:

@@ -9,16 +9,26 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
 
+from packaging.utils import canonicalize_name
 from pydantic import Field
 
+from envbuilder.compat.tables.cuda import load_cuda_packages
 from envbuilder.core.answer import Answer
-from envbuilder.core.beneath import copy_tree_beneath, files_beneath, open_beneath, read_beneath
-from envbuilder.core.cache import Sha256, Store, save_text
+from envbuilder.core.beneath import (
+    copy_tree_beneath,
+    files_beneath,
+    open_beneath,
+    read_beneath,
+    unlink_beneath,
+    walk_beneath,
+)
+from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, save_text, sha256_text
 from envbuilder.core.errors import BuildError, LockError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.models import Shape, adapter
@@ -38,8 +48,16 @@ TREE: Final = "tree"
 INDEX: Final = "index.json"
 OUT: Final = "0"  # the folder of one call or project in the program's OUT
 _MOST: Final = 64 << 20  # bytes of an index: it names the headers that a compile read
-# A line of ninja's log: start and end in milliseconds, a time, and the object.
-_TIMED: Final = re.compile(r"(\d{1,12})\t(\d{1,12})\t[^\t]*\t([^\t]+\.o)(?:\t|$)")
+# A line of ninja's log: start and end in milliseconds, the time of its inputs or 0, and the object.
+_TIMED: Final = re.compile(r"(\d{1,12})\t(\d{1,12})\t([^\t]*)\t([^\t]+)(?:\t|$)")
+_LOG: Final = ".ninja_log"
+_NINJAS: Final = (_LOG, ".ninja_deps", "build.ninja")
+_OBJECTS: Final = re.compile(
+    r"build/|src/(.*/)?build/temp\.[^/]+/"
+)  # in a build directory; `extension.py` keeps them
+MEMORY: Final = "memory"  # in the program's OUT
+NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's headers may need
+_MOST_MEMORY: Final = 1 << 40  # foreign code may have written the number
 
 
 class ExtensionCode(CodeEnum):
@@ -88,6 +106,7 @@ class CompiledExtension(ExtensionIndex):
     seconds: float  # of the compile
     timings: Mapping[str, float]  # seconds of each compiled file
     recipe: str  # the first recipe that needed it
+    memory: int = 0  # bytes of the largest process of the compile; 0 in an older entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +157,7 @@ def save_compiled(
         "seconds": seconds,
         "timings": timings,
         "recipe": recipe,
+        "memory": read_memory(out),
     }
     save_text(folder / COMPILED_FILE, json.dumps(made, indent=1) + "\n")
 
@@ -157,12 +177,72 @@ def ninja_timings(build_dir: Path) -> dict[str, float]:
     """Return the time of each object's last compile, from the logs of ninja below the folder."""
     latest: dict[str, float] = {}
     with contextlib.suppress(BuildError):  # a tree or a log without a reasonable end
-        logs = [name for name in files_beneath(build_dir) if PurePosixPath(name).name == ".ninja_log"]
-        for line in (line for log in logs for line in read_beneath(build_dir, log).splitlines()):
-            if timed := _TIMED.match(line.decode(errors="replace")):
-                start, end, file = timed.groups()
+        for start, end, _, file in _logged(build_dir, files_beneath(build_dir)):
+            if file.endswith(".o"):
                 latest[PurePosixPath(file).name] = (int(end) - int(start)) / 1000
     return dict(sorted(latest.items()))
+
+
+def _logged(build_dir: Path, files: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines in those of the files that are logs of ninja."""
+    for log in (name for name in files if PurePosixPath(name).name == _LOG):
+        lines = (line.decode(errors="replace") for line in read_beneath(build_dir, log).splitlines())
+        yield from (timed.groups() for timed in map(_TIMED.match, lines) if timed)
+
+
+def drop_unfinished(build_dir: Path, began: float) -> bool:
+    """Remove the objects that a killed build, which began then, may have left half written. Returns whether the rest is of use.
+
+    ninja logs an object when it is complete. Up to 1.10 it logs no time of the inputs, and then takes an object of the log for
+    complete that a later build began to write again.
+    """
+    try:
+        tree = [
+            (path, status.st_mtime)
+            for path, status in walk_beneath(build_dir)
+            if stat.S_ISREG(status.st_mode)
+        ]
+        complete: dict[str, bool] = {}
+        for _, _, inputs, file in _logged(build_dir, (path for path, _ in tree)):
+            complete[PurePosixPath(file).name] = inputs != "0"
+        for path, changed in tree:
+            name = PurePosixPath(path).name
+            is_whole = name in complete and (complete[name] or changed < began)
+            if _OBJECTS.match(path) and name not in _NINJAS and not is_whole:
+                unlink_beneath(build_dir, path)
+    except (BuildError, OSError):  # a tree or a log without a reasonable end, or that cannot be read
+        return False
+    return True
+
+
+# ---- the memory of a compile
+
+
+def read_memory(out: Path) -> int:
+    """Return the bytes of the largest process that a program has noted in its OUT, 0 where it noted none."""
+    with contextlib.suppress(OSError, BuildError, ValueError):
+        return min(int(read_beneath(out, MEMORY, limit=20)), _MOST_MEMORY)
+    return 0
+
+
+def known_memory(extension: LockedExtension, origin: str, store: Store) -> int:
+    """Return the bytes that a compiler of the extension took so far. Before its first compile, what the tables say, otherwise 3 GiB."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(read_proved(store.proof(_memory_key(extension, origin))))
+    package = extension.archive.name if extension.archive else ""
+    row = load_cuda_packages().by_name.get(canonicalize_name(package))
+    return (row.build.memory << 30 if row and row.build else 0) or NVCC_MEMORY
+
+
+def save_memory(extension: LockedExtension, origin: str, store: Store, size: int) -> None:
+    """Note for the next compile what one compiler of the extension took."""
+    save_proved(store.proof(_memory_key(extension, origin)), f"{size}")
+
+
+def _memory_key(extension: LockedExtension, origin: str) -> Sha256:
+    """Return the same key for all versions of a project, and for a recipe's own sources."""
+    project = extension.archive.name if extension.archive else origin
+    return sha256_text(json.dumps(["memory of a compiler", extension.name, project]))
 
 
 # ---- the entry of captured calls
@@ -223,6 +303,7 @@ class ListedExtension(Answer):
     size: int = 0
     seconds: float = 0
     files: dict[str, float] = Field(default={})
+    memory: int = 0
     compiled_for: str = ""
     torch: str = ""
     origin: str
@@ -312,7 +393,7 @@ def describe(status: ExtensionStatus, recipe: str) -> ListedExtension:
         return listed
     facts = {
         "function": compiled.entry.function, "targets": compiled.entry.targets, "size": compiled.entry.size, "seconds": compiled.seconds,
-        "files": compiled.timings, "compiled_for": compiled.recipe, "torch": compiled.facts["torch"],
+        "files": compiled.timings, "memory": compiled.memory, "compiled_for": compiled.recipe, "torch": compiled.facts["torch"],
     }  # fmt: skip
     return listed.model_copy(update=facts)
 

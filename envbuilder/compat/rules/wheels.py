@@ -42,6 +42,8 @@ def check_names(context: CheckContext) -> Iterator[Problem]:
         row = rows.get(canonicalize_name(requirement.name)) if requirement else None
         if requirement is None or row is None or not row.wrong or requirement.url or row.package in compiled:
             continue
+        if row.is_chosen and recipe.pytorch:
+            continue  # `lock` takes a wheel of its project, or refuses the name
         if index_of(row.package, recipe.indexes) is None:
             advice = row.advice(recipe.pytorch or "TORCH", build_of(recipe.cuda))
             advice += "; an index of your own that has it belongs into `indexes`"

@@ -13,6 +13,7 @@ from pydantic import Field
 from envbuilder.compat.tables.table import Sources, reader, version_key
 from envbuilder.core.models import Date, FieldRule, Flag, Line, MajorMinor, Mistake, ReadAs, Shape, Whole
 from envbuilder.core.processor import AARCH64
+from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.wheel_sources import index_entry
 
 Major = Annotated[str, Shape(pattern=r"\d+", expected='a major version such as "12"')]
@@ -155,12 +156,15 @@ load_gpus = reader(
 _VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a variable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sdist:
-    """A package with CUDA sources and without wheels for every torch: a build compiles its sdist."""
-
-    newest: Line  # for lines without a version
-    needs: tuple[Line, ...] = ()  # what its setup.py imports
+def for_gpus(text: str, architectures: Iterable[str]) -> str:
+    """Return a variable's value for these GPUs."""
+    dots = tuple(architectures)
+    numbers = [number.replace(".", "") for number in dots]
+    return text.format(
+        digits=";".join(numbers),
+        dots=";".join(dots),
+        gencode=" ".join(f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,21 +173,12 @@ class Switch:
     effect: Literal["cuda", "architectures", "compile"]
     value: Line
     projects: tuple[Line, ...]
-    sdists: dict[str, Sdist] = field(default_factory=dict)
     needed: Flag = False  # nothing is compiled for GPUs without it
     source: Sources
 
     def setting(self, architectures: tuple[str, ...]) -> str:
         """Return the line for the extension's `env` in a recipe, for these GPUs."""
-        return f'{self.variable}: "{self.value_for(architectures)}"'
-
-    def value_for(self, architectures: tuple[str, ...]) -> str:
-        numbers = [number.replace(".", "") for number in architectures]
-        return self.value.format(
-            digits=";".join(numbers),
-            dots=";".join(architectures),
-            gencode=" ".join(f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers),
-        )
+        return f'{self.variable}: "{for_gpus(self.value, architectures)}"'
 
 
 load_switches = reader("switches.yaml", Switch, key="variable", order=lambda row: (row.variable,))
@@ -210,16 +205,40 @@ load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SdistBuild:
+    """How a package's source distribution is compiled for the environment's torch, as an extension."""
+
+    newest: Line  # for lines of requirements files without a version
+    env: dict[str, Line] = field(default_factory=dict)
+    needs: tuple[Line, ...] = ()  # what its setup.py imports
+    memory: Whole = 0  # GB of one compiler process; 0 for the usual 3
+
+    def extension(self, package: str, version: str, architectures: Iterable[str]) -> Extension:
+        """Return the extension that compiles a version for these GPUs."""
+        gpus, module = tuple(architectures), package.replace("-", "_")
+        # Without GPUs, nothing may make the build ask for CUDA.
+        gates = {row.variable for row in load_switches().rows if row.effect == "cuda"} if not gpus else set()
+        env = {name: for_gpus(value, gpus) for name, value in self.env.items() if name not in gates}
+        return Extension(
+            name=module,
+            sdist=f"{module}=={version}",
+            env=tuple(sorted((name, env[name]) for name in env if env[name])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CudaPackage:
     """A package with CUDA code: what the package index has under its name, and where its project publishes wheels."""
 
     package: Line
     project: Line  # owner/name on GitHub, or the address of a repository
-    index: Literal["own", "nothing", "other"]
+    index: Literal["wheels", "own", "nothing", "other"]
     there: Line = ""
     pages: tuple[Line, ...] = ()
     urls: tuple[Line, ...] = ()
-    releases: Flag = False
+    releases: Line = ""
+    local: Line = ""
+    build: SdistBuild | None = None
     says: Line = ""
     source: Sources
 
@@ -235,12 +254,23 @@ class CudaPackage:
         other = f"`{self.package}` on the package index is {self.there}, and not {self.project}"
         return other if self.index == "other" else ""
 
+    @property
+    def is_chosen(self) -> bool:
+        """Return whether `lock` chooses one of its project's wheels, or a build, beside the one torch of an environment."""
+        has_wheels = bool(self.pages or self.urls or self.releases)
+        return self.index != "wheels" and (has_wheels or self.build is not None)
+
     def addresses(self, torch: str, build: str) -> tuple[tuple[str, bool], ...]:
         """Return the addresses of its wheels for a release and a build of torch, each with whether it is a page."""
-        minor = ".".join(torch.split(".")[:2])
-        words = {"torch": torch, "minor": minor, "build": build, "pair": f"pt{minor.replace('.', '')}{build}"}
+        words = _words(torch, build)
         every = (*((page, True) for page in self.pages), *((url, False) for url in self.urls))
         return tuple((address.format(**words), is_page) for address, is_page in every)
+
+    def is_for(self, local: str, torch: str, build: str) -> bool:
+        """Return whether a wheel with this local version is for a release and a build of torch, as far as its name says."""
+        words = {name: re.escape(text) for name, text in _words(torch, build).items()}
+        pattern = re.sub(r"\{(\w+)\}", lambda match: words[match[1]], self.local)
+        return not self.local or bool(re.fullmatch(pattern, local, re.IGNORECASE))
 
     def is_at(self, address: str) -> bool:
         """Return whether its project publishes wheels below an address, for whichever torch."""
@@ -260,6 +290,14 @@ class CudaPackage:
                 f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT}}]` compiles it"
             )
         return "; ".join((*([self.says] if self.says else []), *ways))
+
+
+def _words(torch: str, build: str) -> dict[str, str]:
+    minor = ".".join(torch.split(".")[:2])
+    return {
+        "torch": torch, "minor": minor, "digits": torch.replace(".", ""), "build": build,
+        "pair": f"pt{minor.replace('.', '')}{build}", "major": build.removeprefix("cu")[:-1],
+    }  # fmt: skip
 
 
 load_cuda_packages = reader(

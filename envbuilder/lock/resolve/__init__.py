@@ -7,7 +7,7 @@ needs no network. Wheels that are resolved anew keep the old lock's versions whe
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context
 from envbuilder.compat.image_facts import is_version
+from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, save_text
@@ -44,6 +45,7 @@ from envbuilder.lock.model import (
     recipe_inputs,
 )
 from envbuilder.lock.repositories import addresses
+from envbuilder.lock.resolve.chosen import PackageChoices
 from envbuilder.lock.resolve.context import Judge, LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import (
     older_packages,
@@ -112,9 +114,7 @@ def lock_recipe(
         need_sound(recipe, examine(recipe, load_tables(), base=base.inside if base else None))
         with console.step(f"lock {recipe.name}"):
             task = Task(recipe=recipe, target=make_target(recipe, base), options=options, context=context)
-            new = resolve(task, old)
-            if old is None or old.wheels != new.wheels:
-                judge(task, new)
+            new = lock_best(task, old, judge, load_cuda_packages().by_name)
     assert LOST not in {artifact.sha256 for artifact in lock_artifacts(new)}, "each lost entry is found again"
     text = lock_text(new)
     if save and not (path.is_file() and load_text(path, Mistakes(), most=MOST) == text):
@@ -122,6 +122,23 @@ def lock_recipe(
     if old and old.recipe == LOST:
         old = replace(without_lost(old), recipe=new.recipe)
     return tuple(_shown(recipe, old, new)) if old else (f"+ {path}",)
+
+
+def lock_best(task: Task, old: Lock | None, judge: Judge, rows: Mapping[str, CudaPackage]) -> Lock:
+    """Return the lock with the best candidates that fit, for packages with CUDA code that these rows know."""
+    choices = PackageChoices(task, old, rows)
+    while True:
+        settled = replace(task, recipe=choices.settled())
+        try:
+            new = replace(resolve(settled, old), chosen=choices.locked())
+            if old is None or old.wheels != new.wheels:
+                judge(settled, new)
+        except (IncompatibleError, FetchError) as error:
+            if not choices.refuse(error):
+                raise
+        else:
+            choices.say()
+            return new
 
 
 def _shown(recipe: Recipe, old: Lock, new: Lock) -> Iterator[str]:
@@ -238,7 +255,7 @@ def _kept_parts(task: Task, old: Lock | None) -> dict[str, Artifacts]:
         return {}
     parts = (old.debs, old.wheels, old.toolkit, old.interpreters)
     deb_names, wheel_names, toolkit_names, more = ({package.name for package in part} for part in parts)
-    names = deb_names | wheel_names | toolkit_names | more
+    names = deb_names | wheel_names | toolkit_names | more | {choice.name for choice in old.chosen}
     unknown = [name for name in options.upgrade_only if not {name, canonicalize_name(name)} & names]
     if unknown:
         raise UsageError(
@@ -257,7 +274,7 @@ def _kept_parts(task: Task, old: Lock | None) -> dict[str, Artifacts]:
     stays = {
         "debs": has_debs,
         "toolkit": has_toolkit and toolkit_names.isdisjoint(options.upgrade_only),
-        "wheels": wheel_names.isdisjoint(options.moving),
+        "wheels": wheel_names.isdisjoint(options.moving) and old.settle(recipe).chosen == recipe.chosen,
     }
     if options.security_only and not recipe.security:
         raise UsageError(

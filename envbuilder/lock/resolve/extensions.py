@@ -33,12 +33,12 @@ def lock_extensions(
     known = {extension.name: extension for extension in old.extensions} if old else {}
     files = own_files(recipe)
     locked: list[LockedExtension] = []
-    for extension in recipe.extensions:
+    for extension in (*recipe.extensions, *recipe.implied):
         keys = (key.name for key in fields(extension) if key.name != "is_imported")
         given = {key: getattr(extension, key) for key in keys}
         with _naming(recipe, extension.name):
             archive = _archive(extension, known.get(extension.name), context)
-        locked.append(LockedExtension(**given, files=files[extension.name], archive=archive))
+        locked.append(LockedExtension(**given, files=files.get(extension.name, ()), archive=archive))
     return tuple(locked)
 
 

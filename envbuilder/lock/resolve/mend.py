@@ -63,7 +63,7 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     mended: dict[str, Any] = {
         "_": "mended", "version": lockfile.VERSION, "revision": 0, "recipe": LOST,
         "epoch": 0, "platform": recipe.processor.platform,
-    } | {key: intact[key] for key in ("epoch", "platform", "base", "interpreter") if key in intact}  # fmt: skip
+    } | {key: intact[key] for key in ("epoch", "platform", "base", "interpreter", "chosen") if key in intact}  # fmt: skip
     for part in _LISTS:
         items = lockfile.entries(part, there.get(part, PlacedNode(value=[], where=where)))
         written = {label: f"{entry}" for label, entry in wrote.items() if label.startswith(f"{part} ")}

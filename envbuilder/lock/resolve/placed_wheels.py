@@ -23,7 +23,7 @@ def lock_placed(task: Task, old: Artifacts) -> Artifacts:
     Raises IncompatibleError for a wheel that does not fit or is another one than its name says, and FetchError.
     """
     recipe, wheels = task.recipe, dict[str, Artifact]()
-    for at, text in enumerate(recipe.packages):
+    for at, text in enumerate(recipe.requirements):
         wheel, where = wheel_of(text), recipe.place(f"$.packages[{at}]")
         if wheel and applies(wheel.requirement, recipe.python, task.target.processor):
             _need_fit(wheel, where, task)

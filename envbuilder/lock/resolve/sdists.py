@@ -28,6 +28,7 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.runners.sandbox import Mount, sandbox
 from envbuilder.runners.toolbox import open_sandbox
+from envbuilder.sources.http import RequestLimits
 
 if TYPE_CHECKING:
     from envbuilder.sources.fetch.source_client import Index
@@ -49,11 +50,11 @@ class SdistFacts:
     python: str  # "" for any
 
 
-def open_index(context: ResolveContext) -> "Index":
+def open_index(context: ResolveContext, limits: RequestLimits | None = None) -> "Index":
     """Return the package indexes, for reading."""
     from envbuilder.sources.fetch.source_client import Index  # noqa: PLC0415 - requests takes 0.15 s, and most locks are kept
 
-    return Index(context.sources())
+    return Index(context.sources(), limits)
 
 
 def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -59,7 +60,7 @@ def resolve_wheels(
     placed = lock_placed(task, prefer)
     prefer = tuple(package for package in prefer if package.name not in {wheel.name for wheel in placed})
     torch, build = torch_requirement(recipe, task.target, folders=task.context.sources().folders)
-    asked = map(pin_of, recipe.packages)
+    asked = map(pin_of, recipe.requirements)
     wanted = (*([torch] if torch else []), *ALWAYS, *asked, *implied_wheels(recipe, toolkit))
     question = replace(
         make_question(task, wanted, prefer=prefer), constraints=(*recipe.constraints, *bounds), build=build,
@@ -68,7 +69,7 @@ def resolve_wheels(
     uv = Uv(task)
     packages, question = _ask_for_one_build(question, uv)
     _need_listed(packages, question, toolkit, task)
-    _say_sources(packages, question)
+    _say_sources(packages, question, {canonicalize_name(Requirement(text).name) for text in recipe.chosen})
     _need_hashes(packages, question, uv)
     _say_held_back(packages, question, uv)
     return _with_builds(packages, question, uv, builds)
@@ -91,11 +92,13 @@ def _need_listed(packages: Artifacts, question: Question, toolkit: Toolkit | Non
         raise RecipeError("the recipe's `indexes` have packages that nothing requires", findings=findings)
 
 
-def _say_sources(packages: Artifacts, question: Question) -> None:
-    """Say where each package comes from that is chosen now, if the recipe decides it."""
+def _say_sources(packages: Artifacts, question: Question, chosen: Collection[str]) -> None:
+    """Say where each package comes from that is chosen now, if the recipe decides it. Of the `chosen`, `lock` says it."""
     for package in packages:
         if not question.prefers(package):
             index = question.listed(package.name)
+            if package.name in chosen:
+                continue
             if package in question.placed:
                 log.warning("%s %s comes from its address in `packages`", package.name, package.version)
             elif index:
@@ -107,7 +110,7 @@ def _say_sources(packages: Artifacts, question: Question) -> None:
 def _say_held_back(packages: Artifacts, question: Question, uv: Uv) -> None:
     """Say what holds back each package whose version is chosen now."""
     recipe = uv.task.recipe
-    written = (*map(pin_of, recipe.packages), *recipe.constraints)
+    written = (*map(pin_of, recipe.requirements), *recipe.constraints)
     pinned = {canonicalize_name(bound.name) for bound in parse_all(written) if "==" in str(bound.specifier)}
     chosen = (package.name for package in packages if not question.prefers(package))
     names = tuple(name for name in chosen if name not in {TORCH, *pinned})

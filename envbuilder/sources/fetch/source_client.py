@@ -168,6 +168,12 @@ class SourceClient:
         pages = [self._page(index, project, stop) for index in self.sources.indexes]
         return {name: listed for page in reversed(pages) for name, listed in page.items()}
 
+    def listed(self, place: str, project: str = "") -> tuple[Listed, ...]:
+        """Return the files of a project in an index, or without a project of a page. Raises SourceError."""
+        if not self._may_ask(place):
+            raise SourceError(place, "this run is offline", kind="unreachable")
+        return tuple(self._page(place, project, threading.Event()).values())
+
     def read(self, url: str, start: int, size: int, stop: threading.Event) -> bytes:
         """Read exactly `size` bytes of a file from `start` on."""
 
