@@ -93,7 +93,8 @@ def _torch(context: CheckContext) -> Iterator[ExplainedFact]:
         kernels = [*map(target, build.architectures), *(f"PTX of {target(name)}" for name in build.ptx)]
         origin = wheels if build is torch.build else cite(torch.source, "builder")
         yield ExplainedFact("torch kernels", " ".join(kernels) or "not known", origin)
-        yield ExplainedFact("NCCL", torch.nccl or "inside torch's own libraries", wheels)
+        nccl, own = context.recipe.nccl_version, torch.nccl or "inside torch's own libraries"
+        yield ExplainedFact("NCCL", f"{nccl} in the place of torch's {own}" if nccl else own, wheels)
         yield ExplainedFact("cuDNN", torch.cudnn or "inside torch's own libraries", wheels)
     yield ExplainedFact("C++ standard", f"C++{torch.std}; headers take C++{torch.std_min} and newer", wheels)
     yield ExplainedFact("C++ ABI", "new (cxx11)" if torch.cxx11_abi else "old (before cxx11)", wheels)

@@ -26,7 +26,7 @@ from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
-from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.model import AUTO, NAME, SUFFIX, BaseImage, NcclChoice, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 from envbuilder.recipe.wheel_sources import index_of, wheel_of
@@ -327,7 +327,8 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
         indexes=file.indexes,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
-        nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
+        nccl=(nccl.profile or AUTO) if isinstance(nccl := file.nccl, NcclChoice) else nccl,
+        nccl_version=nccl.version if isinstance(nccl, NcclChoice) else "",
         files=tuple(dict.fromkeys((*files, *named, *keys, *wheels))),
         places=tuple(_places(root, packages)),
         notes=tuple(_notes(file, root)),

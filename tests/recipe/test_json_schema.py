@@ -136,6 +136,7 @@ WRONG = [
     "nccl: never",
     "nccl: true",
     "nccl: {file: x}",
+    "nccl: {}",
     "tests: 3",
     "extends: Upper",
     "extensions: [{sources: [a.cpp]}]",

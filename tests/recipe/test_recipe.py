@@ -232,10 +232,24 @@ def test_what_nccl_is_told_is_left_to_the_node_or_off_or_a_profile(folder):
     assert written(folder, LEAST + "nccl: auto\n").digest == plain.digest != off.digest
 
 
+def test_nccl_has_a_version_beside_its_profile(folder):
+    (folder / "site.json").write_text("{}")
+    cuda = LEAST + 'cuda: "12.4"\ngpus: [A100]\n'
+    texts = ('{version: "2.27.5"}', '{version: "2.27.5", profile: site.json}', "{profile: site.json}")
+    recipes = [written(folder, f"{cuda}nccl: {text}\n") for text in texts]
+    assert [(recipe.nccl, recipe.nccl_version) for recipe in recipes] == [
+        ("auto", "2.27.5"), ("site.json", "2.27.5"), ("site.json", ""),
+    ]  # fmt: skip
+    assert len({recipe.digest for recipe in recipes}) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
         ("never", "EB109"),
+        ("{}", "EB109"),
+        ('{version: "2.27"}', "EB109"),
+        ('{version: "2.27.5"}', "EB126"),
         ("{profile: none.json}", "EB122"),
         ("{file: x}", "EB105"),
         ("[auto]", "EB107"),

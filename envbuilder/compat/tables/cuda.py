@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from envbuilder.compat.tables.table import Sources, reader, version_key
+from envbuilder.compat.tables.table import Sources, Span, in_span, reader, version_key
 from envbuilder.core.models import Date, FieldRule, Flag, Line, MajorMinor, Mistake, ReadAs, Shape, Whole
 from envbuilder.core.processor import AARCH64
 from envbuilder.recipe.wheel_sources import index_entry
@@ -207,6 +207,27 @@ class LatePackage:
 
 
 load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (row.package,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclFault:
+    fault: Line
+    releases: Span
+    says: Line
+    platform: Line = ""
+    capability: Line = ""
+    fixed: Line = ""
+    source: Sources
+
+    def holds(self, version: str, platform: str, capabilities: Iterable[str]) -> bool:
+        """Return whether a release has it on this processor with one of these GPUs."""
+        is_fit = self.platform in ("", platform) and (
+            not self.capability or any(version_key(each) >= version_key(self.capability) for each in capabilities)
+        )  # fmt: skip
+        return is_fit and in_span(version_key(version.partition(".post")[0]), self.releases)
+
+
+load_nccl_faults = reader("nccl_faults.yaml", NcclFault, key="fault", order=lambda row: (row.fault,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
