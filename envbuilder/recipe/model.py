@@ -341,12 +341,21 @@ def make_schema() -> _Schema:
     del made["description"]
     remote = ("git", "commit", "sdist", "url", "sha256")
     forms = made["properties"]["extensions"]["items"]["oneOf"] = [
-        {"required": ["sources"], "not": _any_of("path", "capture", "patch", *remote)},
-        {"required": ["path"], "not": _any_of("sources", *remote, *OPTIONS)},
+        {"required": ["sources"], "not": _any_of("path", "capture", "patch", "deepspeed", *remote)},
+        {"required": ["path"], "not": _any_of("sources", "deepspeed", *remote, *OPTIONS)},
+        {
+            "required": ["capture"],
+            "not": _any_of("sources", "path", "patch", "options", "deepspeed", *remote, *OPTIONS),
+        },
+        {
+            "required": ["deepspeed"],
+            "not": _any_of("sources", "path", "capture", "patch", "options", *remote, *OPTIONS),
+            "properties": {"deepspeed": {"minItems": 1}},
+        },
     ]
     for keys in (["git", "commit"], ["sdist"], ["url", "sha256"]):
         others = (key for key in remote if key not in keys)
-        forms.append({"required": keys, "not": _any_of("sources", *others, *OPTIONS)})
+        forms.append({"required": keys, "not": _any_of("sources", "deepspeed", *others, *OPTIONS)})
     some_gpus = {"required": ["gpus"], "properties": {"gpus": {"minItems": 1}}}
     pairs = [
         {"if": {"required": ["cuda"]}, "then": some_gpus},

@@ -279,7 +279,7 @@ def _judge_nccl(torch: Artifact, task: Task, lock: Lock) -> Iterator[Finding]:
     _fetch((wheel,), task)
     with open_wheel(store.artifact(wheel.sha256), store, task.recipe.python) as image:
         library = next((elf for elf in image.elves if elf.name == _NCCL), None)
-        where = f"{wheel.filename}: {library.path if library else _NCCL}"
+        where = f"{wheel.filename}: {library.path.rpartition('site-packages/')[2] if library else _NCCL}"
         try:
             with image.tree.open(library.path) if library else io.BytesIO() as stream:
                 given = read_symbols(stream).given if library else frozenset[str]()

@@ -528,7 +528,13 @@ def test_a_variable_with_a_mistake_is_refused(folder, entry, code):
         ("{name: a, path: src, sha256: %s}" % ("1a" * 32), "EB123"),
         ("{name: a, path: src, cflags: [-O3]}", "EB123"),
         ("{name: a, sources: [src/a.cpp], capture: [import a]}", "EB123"),
-        ("{name: a, capture: [import a]}", "EB123"),
+        ("{name: a, capture: [import a], patch: src/a.cpp}", "EB123"),
+        ("{name: a, capture: [import a], cflags: [-O3]}", "EB123"),
+        ("{name: a, deepspeed: [fused_adam], path: src}", "EB123"),
+        ("{name: a, deepspeed: [fused_adam], capture: [import a]}", "EB123"),
+        ("{name: a, deepspeed: []}", "EB123"),
+        ("{name: a, deepspeed: [FusedAdam]}", "EB109"),
+        ("{name: a, deepspeed: [fused_adam]}", "EB123"),
         ("{name: a, sources: [src/a.cpp], options: [--cuda_ext]}", "EB123"),
         ("{name: a, path: src, capture: [import a], options: [--cuda_ext]}", "EB123"),
         ("{name: a, path: src, options: [cuda_ext]}", "EB109"),
@@ -794,3 +800,20 @@ def test_a_recipe_without_torch_has_nothing_that_is_for_torch(folder, key):
     assert [(one.code, one.message.partition(": ")[2]) for one in refused.value.findings] == [
         ("EB126", f"`{key.partition(':')[0]}` needs `pytorch`")
     ]
+
+
+def test_ops_of_deepspeed_are_the_lines_that_load_them(folder):
+    text = f"{LEAST}packages: [DeepSpeed==0.19.8]\nextensions: [{{name: ops, deepspeed: [cpu_adam, async_io]}}]\n"
+    (extension,) = written(folder, text).extensions
+    assert (extension.form, extension.path, extension.deepspeed) == ("capture", "", ())
+    assert extension.capture == tuple(
+        f"from deepspeed.ops.op_builder.all_ops import ALL_OPS; ALL_OPS['{op}'].load()" for op in ("cpu_adam", "async_io")
+    )  # fmt: skip
+    assert "deepspeed" not in extension.canonical()
+
+
+def test_ops_of_a_deepspeed_that_nothing_brings_are_refused_with_what_to_add(folder):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, f"{LEAST}extensions: [{{name: ops, deepspeed: [cpu_adam]}}]\n")
+    (finding,) = caught.value.findings
+    assert finding.hint == "add `deepspeed` to `packages`"

@@ -232,7 +232,7 @@ def test_the_recipes_nccl_must_define_what_torch_needs(tmp_path: Path, defined: 
     with pytest.raises(IncompatibleError) as caught:
         bench.judge(torch, nccl)
     (finding,) = caught.value.findings
-    assert finding.where.endswith("site-packages/nvidia/nccl/lib/libnccl.so.2")
+    assert finding.where.endswith(".whl: nvidia/nccl/lib/libnccl.so.2")
     assert finding.message == (
         "`import torch` fails: torch 2.13.0+cpu needs `ncclCommShrink`, and NCCL 1 does not define it"
     )

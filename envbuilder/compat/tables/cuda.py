@@ -194,16 +194,30 @@ class LatePackage:
     """A package whose CUDA code is compiled too late, and the entry or packages by which an environment has it compiled."""
 
     package: Line
-    newest: Line
+    newest: Line = ""
     when: Line
     entry: Line = ""
     also: Line = ""
+    cache: Line = ""
     source: Sources
+
+    @property
+    def words(self) -> str:
+        """Say when it is compiled, and where what is compiled stays."""
+        return f"{self.when}, into {self.cache}" if self.cache else self.when
 
     def advice(self, version: str) -> str:
         """Return what to write into a recipe."""
         entry = f"in its place, extensions: [{self.entry}]" if self.entry else ""
         return " and ".join(filter(None, (entry, self.also))).replace("VERSION", version or self.newest)
+
+
+def late_packages(names: Iterable[str], compiled: Iterable[str]) -> Iterator[LatePackage]:
+    """Yield those of these packages that a job compiles, without those that one of the texts `compiled` names."""
+    known, texts = load_late().by_name, tuple(compiled)
+    for name in dict.fromkeys(names):
+        if name in known and not any(name.partition("-")[0] in text.lower() for text in texts):
+            yield known[name]
 
 
 load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (row.package,))
