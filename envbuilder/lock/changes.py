@@ -90,7 +90,7 @@ def check_fresh(
         now = recipe_inputs(recipe)
         for part, keys in PARTS.items():
             if getattr(now, part) != getattr(lock.inputs, part):
-                names = either([f"`{key.removesuffix('_version')}`" for key in keys])
+                names = either([f"`{key}`" for key in keys])
                 reasons.append(f"the recipe changed in {names}, which decide {_DECIDED[part]}")
         reasons += _changed_extensions(recipe, lock)
         if not reasons:

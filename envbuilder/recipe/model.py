@@ -297,7 +297,7 @@ class Recipe:
         if self.nccl != AUTO:
             value["nccl"] = self.nccl
         if self.nccl_version:
-            value["nccl_version"] = self.nccl_version
+            value["nccl.version"] = self.nccl_version
         if not self.security:
             value["security"] = False
         if self.run:

@@ -193,7 +193,7 @@ def test_a_package_that_does_not_require_torch_is_not_fetched(tmp_path: Path):
     assert not bench.context.store.has_artifact(view.sha256)
 
 
-def test_a_package_of_cuda_code_that_does_not_declare_torch_is_judged_if_it_links_torch(tmp_path: Path):
+def test_a_package_of_cuda_code_is_judged_if_it_links_torch_undeclared(tmp_path: Path):
     bench = Bench(tmp_path)
     torch = bench.wheel("torch", C10)
     bench.judge(
