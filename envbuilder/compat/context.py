@@ -266,6 +266,8 @@ class CheckCode(CodeEnum):
         "EB356",
         "a package of CUDA code whose name is another project's on the package index, or nobody's",
     )
+    NCCL = "EB357", "an NCCL that cannot take the place of torch's own"
+    NCCL_FAULT = "EB358", "a release of NCCL with a known fault"
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,9 @@ def _torch(context: CheckContext) -> Iterator[ExplainedFact]:
         kernels = [*map(target, build.architectures), *(f"PTX of {target(name)}" for name in build.ptx)]
         origin = wheels if build is torch.build else cite(torch.source, "builder")
         yield ExplainedFact("torch kernels", " ".join(kernels) or "not known", origin)
-        yield ExplainedFact("NCCL", torch.nccl or "inside torch's own libraries", wheels)
+        chosen, required = context.recipe.nccl_version, torch.nccl or "inside torch's own libraries"
+        nccl = f"{chosen} in the place of torch's {required}" if chosen else required
+        yield ExplainedFact("NCCL", nccl, wheels)
         yield ExplainedFact("cuDNN", torch.cudnn or "inside torch's own libraries", wheels)
     yield ExplainedFact("C++ standard", f"C++{torch.std}; headers take C++{torch.std_min} and newer", wheels)
     yield ExplainedFact("C++ ABI", "new (cxx11)" if torch.cxx11_abi else "old (before cxx11)", wheels)

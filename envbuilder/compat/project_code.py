@@ -130,7 +130,7 @@ def describe_layout(recipe: Recipe) -> Iterator[str]:
 
 def _codes(recipe: Recipe, extension: Extension) -> Iterator[PythonCode]:
     """Yield the files that say how an extension of the recipe's folder is compiled."""
-    if extension.form is Form.LOAD or extension.is_remote:
+    if extension.form is Form.LOAD or extension.is_remote or not extension.path:
         return
     folder = recipe.path.parent / extension.path
     is_built = extension.form is Form.PROJECT

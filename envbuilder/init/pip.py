@@ -167,7 +167,8 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         return
     if late := load_late().by_name.get(name):
         exact = re.fullmatch(r"===?([^,*+]+)", specifier)
-        message = f"`{name}` is compiled {late.when}; the environment can have it compiled"
+        way = "; the environment can have it compiled" if late.entry or late.also else ""
+        message = f"`{name}` is compiled {late.words}{way}"
         requests.note(where, message, hint=late.advice(exact[1] if exact else ""))
     if row and row.wrong:
         requests.misnamed[name] = Request(text=str(requirement), where=where)

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from pydantic import JsonValue
 
 from envbuilder.compat.check import examine_file, load_tables, need_sound
-from envbuilder.compat.context import make_context
+from envbuilder.compat.context import make_context, parse_requirement
 from envbuilder.compat.project_code import describe_layout
+from envbuilder.compat.tables.cuda import late_packages
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store
@@ -27,6 +29,7 @@ class CheckedRecipe(Answer):
     `torch_index` is `cpu` or `cu118` if that part of PyTorch's own index alone has the build, "" for the package index.
     `security` is null if it is not known: without a lock, or without package lists in the cache to compare it with.
     `apt_checked` is false if the names under `apt` were not looked at: without those lists, or with errors in the recipe.
+    `at_start` has a line for each package that a job compiles, with when and where.
     `not_checked` has a line for each part of the recipe that was not looked at, with the reason.
     """
 
@@ -35,6 +38,7 @@ class CheckedRecipe(Answer):
     repairs: tuple[dict[str, JsonValue], ...]
     security: MissedUpdates | None
     apt_checked: bool
+    at_start: tuple[str, ...]
     not_checked: tuple[str, ...]
 
 
@@ -51,6 +55,7 @@ class Examined:
         return [
             *([f"torch {self.recipe.pytorch}+{build} comes from PyTorch's own index"] if build and self.recipe.pytorch else []),
             *describe_layout(self.recipe),
+            *self.checked.at_start,
             *([f"not looked at: {'; '.join(unseen)}"] if unseen else []),
         ]  # fmt: skip
 
@@ -66,6 +71,7 @@ def examine_recipe(name: str, host: Path | None, recipes: Path, store: Store, ru
     checked = CheckedRecipe.model_validate({
         "name": recipe.name, "torch_index": torch_index, "repairs": [repair.data() for repair in report.repairs],
         "security": security, "apt_checked": unlisted is not None and not report.has_errors, "not_checked": tuple(unseen),
+        "at_start": tuple(_at_start(recipe)),
     })  # fmt: skip
     findings = (*report.findings, *(unlisted or ()))
     try:
@@ -93,6 +99,17 @@ def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tu
     except LockError as error:
         return (stale_warning(error, str(path)),)
     return ()
+
+
+def _at_start(recipe: Recipe) -> Iterator[str]:
+    """Yield a line for each package of the recipe that is compiled when a job starts."""
+    requirements = filter(None, map(parse_requirement, recipe.packages))
+    compiled = (" ".join((extension.sdist, *extension.capture)) for extension in recipe.extensions)
+    for row in late_packages((canonicalize_name(each.name) for each in requirements), compiled):
+        advice = row.advice("")
+        yield f"`{row.package}` is compiled {row.words}" + (
+            f"; compiled in the build: {advice}" if advice else ""
+        )
 
 
 def _not_checked(

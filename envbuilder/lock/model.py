@@ -23,7 +23,7 @@ from envbuilder.sources.names import REGISTRY
 PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; some are not there while they have their default
     "debs": ("base", "python", "gcc", "libxcrypt", "apt", "apt_sources", "security"),
     "toolkit": ("base", "cuda", "apt_sources", "indexes"),
-    "wheels": ("base", "python", "cuda", "pytorch", "packages", "indexes"),
+    "wheels": ("base", "python", "cuda", "pytorch", "packages", "indexes", "nccl.version"),
 }
 
 _SHA256: Final = Shape(pattern=r"[0-9a-f]{64}", expected="64 hexadecimal digits")

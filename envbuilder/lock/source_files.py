@@ -88,7 +88,7 @@ def _counting(extension: Extension, folder: Path) -> dict[str, str]:
     counting: dict[str, str] = {}
     if extension.form is Form.LOAD:
         counting = dict.fromkeys(_headers(extension, folder), "a source of the extension may include it")
-    elif not extension.is_remote:
+    elif extension.path and not extension.is_remote:
         counting = _project(extension, folder)
     named = filter(None, (*extension.sources, extension.patch))
     return counting | dict.fromkeys(named, "the recipe names it")

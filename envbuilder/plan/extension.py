@@ -154,7 +154,9 @@ def root_of(extension: LockedExtension) -> tuple[str, ...]:
 
 
 def _names_prefix(extension: LockedExtension) -> bool:
-    return PREFIX in "\n".join(extension_lines(extension))
+    """Return whether files of the environment's packages are among the sources of an extension."""
+    is_of_packages = extension.form is Form.CAPTURE and not (extension.path or extension.archive)
+    return is_of_packages or PREFIX in "\n".join(extension_lines(extension))
 
 
 def _base(surroundings: tuple[tuple[str, str], ...]) -> Sha256:

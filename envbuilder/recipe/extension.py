@@ -28,6 +28,7 @@ BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a projec
 ORIGINS: Final = ("path", "git", "sdist", "url")
 _FIRST_KEYS: Final = ("name", "sources", "include", "cflags", "cuda_cflags")
 OPTIONS: Final = ("include", "cflags", "cuda_cflags")
+_BESIDE_OPS: Final = ("name", "deepspeed", "env", "import")
 GIT_URL: Final = Shape(
     pattern=r"(https?|ssh|git|file)://[^\s\x00-\x1f\x7f]+",
     expected="the URL of a git repository",
@@ -52,6 +53,13 @@ _SHA256: Final = Shape(
     hint="`sha256sum FILE` prints that of a file which you have looked at",
 )
 _OPTION: Final = Shape(pattern=r"--?[A-Za-z][^\x00-\x1f\x7f]*", expected="an option such as `--cuda_ext`")
+_OP: Final = Shape(
+    pattern=r"[a-z][a-z0-9_]*",
+    expected="the name of an op",
+    hint="`ds_report` lists them, such as fused_adam",
+)
+# What a program calls when it first uses an op of DeepSpeed (deepspeed/ops/op_builder/all_ops.py); it compiles by torch's `load()`.
+_DEEPSPEED: Final = "from deepspeed.ops.op_builder.all_ops import ALL_OPS; ALL_OPS[{!r}].load()"
 _PYTHON_NAME: Final = Shape(pattern=r"(?![0-9])(?:[A-Za-z0-9_]|[^\x00-\x7f])+", expected="a Python name")
 _NAME_SCHEMA: Final = WithJsonSchema(_PYTHON_NAME.json_schema() | {"maxLength": LONGEST_NAME})
 
@@ -98,7 +106,9 @@ class Extension:
     sha256: Annotated[str, _SHA256] = ""
     """The sha256 of that archive."""
     capture: tuple[Line, ...] = ()
-    """Lines of Python: every load() that they reach is compiled."""
+    """Lines of Python: every load() that they reach is compiled. Without a project, they import installed packages."""
+    deepspeed: tuple[Annotated[str, _OP], ...] = ()
+    """Ops of the DeepSpeed that `packages` brings, such as fused_adam, which a job would compile when it first uses them."""
     env: Variables = ()
     """Environment variables of its build alone."""
     options: tuple[Annotated[str, _OPTION], ...] = ()
@@ -113,6 +123,13 @@ class Extension:
         if self.capture:
             return Form.CAPTURE
         return Form.LOAD if self.sources else Form.PROJECT
+
+    @property
+    def as_capture(self) -> "Extension":
+        """Return it with the lines that reach the ops of its `deepspeed`."""
+        return replace(
+            self, capture=tuple(map(_DEEPSPEED.format, self.deepspeed)) or self.capture, deepspeed=()
+        )
 
     @property
     def is_remote(self) -> bool:
@@ -167,9 +184,19 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     forms = [
         key for key in ("sources", *ORIGINS) if key in given and (key != "path" or not _is_remote(given))
     ]
-    if len(forms) != 1:
+    if "deepspeed" in given:
+        others = [f"`{key}`" for key in given if key not in _BESIDE_OPS]
+        if others or not given["deepspeed"]:
+            yield (
+                f"`deepspeed` takes one op or more, and no {' and '.join(others) or 'empty list'} beside it",
+                "",
+            )
+        return
+    if len(forms) != 1 and (forms or "capture" not in given):
         listing = " and ".join(f"`{key}`" for key in forms) or "none of them"
         yield f"expected one of `sources`, `path`, `git`, `sdist` or `url`, found {listing}", ""
+    if not forms and "patch" in given:
+        yield "`patch` is for a project; this `capture` imports installed packages", ""
     if "sources" in given and "capture" in given:
         yield "`capture` finds the sources itself; name the project's `path`", ""
     if ("commit" in given) != ("git" in given):

@@ -26,7 +26,7 @@ from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
-from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.model import AUTO, NAME, SUFFIX, BaseImage, NcclChoice, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 from envbuilder.recipe.wheel_sources import index_of, wheel_of
@@ -40,7 +40,7 @@ _OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE
 # A recipe file without any of these is one environment.
 _MANY: Final = re.compile(rf"{KEY}:|extends:|\b(?:{'|'.join(AARCH64.gpus)})\b")
 _AS_WRITTEN: Final = (
-    "summary", "gpus", "platform", "python", "cuda", "gcc", "libxcrypt", "apt", "security", "extensions", "env", "tests", "run",
+    "summary", "gpus", "platform", "python", "cuda", "gcc", "libxcrypt", "apt", "security", "env", "tests", "run",
 )  # fmt: skip
 # What a value of the key usually looks like: narrower than its shape, so that it tells the keys apart.
 _USUAL: Final = {
@@ -223,6 +223,7 @@ def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
     file = _read_file(root, path, mistakes) if root else None
     if root and file:
         _check_projects(file, mistakes)
+        _check_ops(file, root, mistakes)
         _check_addresses(file, root, mistakes)
     if root is None or file is None or {finding.code for finding in mistakes.findings} - _JUDGED:
         return None, mistakes.findings
@@ -327,7 +328,9 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
         indexes=file.indexes,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
-        nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
+        extensions=tuple(extension.as_capture for extension in file.extensions),
+        nccl=(nccl.profile or AUTO) if isinstance(nccl := file.nccl, NcclChoice) else nccl,
+        nccl_version=nccl.version if isinstance(nccl, NcclChoice) else "",
         files=tuple(dict.fromkeys((*files, *named, *keys, *wheels))),
         places=tuple(_places(root, packages)),
         notes=tuple(_notes(file, root)),
@@ -350,6 +353,17 @@ def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
             hint += f"; `git ls-remote {pasted(project.git, project.revision or 'HEAD')}` says the commit"
         message = f"{what} is a project, which the recipe takes as an extension"
         mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
+
+
+def _check_ops(file: RecipeFile, root: PlacedNode, mistakes: Mistakes) -> None:
+    """Report ops of a DeepSpeed that nothing brings."""
+    names = {re.split(r"[^\w.-]", text, maxsplit=1)[0].lower() for text, _ in _packages(file, root)}
+    for extension in file.extensions if "deepspeed" not in names else ():
+        if extension.deepspeed:
+            message = (
+                f"`{extension.name}` compiles ops of DeepSpeed, and `packages` does not have `deepspeed`"
+            )
+            mistakes.add(RecipeCode.EXTENSION, root.where, message, hint="add `deepspeed` to `packages`")
 
 
 def _check_addresses(file: RecipeFile, root: PlacedNode, mistakes: Mistakes) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag, TypeAdapter, with_config
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, with_config
 
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import Finding
@@ -83,8 +83,13 @@ SHAPES: Final = {
     "extends": NAME,
     "nccl": Shape(
         pattern="auto|off",
-        expected="auto, off, or {profile: FILE}",
+        expected="auto, off, or {profile: FILE, version: VERSION}",
         hint="`auto` lets each node decide; `envbuilder detect --save FILE` writes a profile",
+    ),
+    "nccl.version": Shape(
+        pattern=r"2\.[0-9]+\.[0-9]+(\.post[0-9]+)?",
+        expected='a release of NCCL such as "2.27.5"',
+        hint="in quotes; `pip index versions nvidia-nccl-cu12` lists them, cu13 for CUDA 13",
     ),
 }
 
@@ -94,9 +99,17 @@ class BaseImage:
     image: Annotated[str, SHAPES["image"]]
 
 
+def _check_nccl(given: object, _folder: object) -> Iterator[Mistake]:
+    if given == {}:
+        yield Mistake(message="expected `profile` or `version`", hint=SHAPES["nccl"].hint)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NcclProfile:
-    profile: OwnFile
+class NcclChoice:
+    """The keys of `nccl` as a map: at least one of them."""
+
+    profile: OwnFile = ""
+    version: Annotated[str, SHAPES["nccl.version"]] = ""
 
 
 def _check_command(line: str) -> Iterator[Mistake]:
@@ -183,11 +196,14 @@ class RecipeFile:
     env: Variables = ()
     """Environment variables inside."""
     nccl: Annotated[
-        Annotated[str, SHAPES["nccl"], Tag("a text")] | Annotated[NcclProfile, Tag("a map")],
+        Annotated[str, SHAPES["nccl"], Tag("a text")]
+        | Annotated[
+            NcclChoice, RawRule(_check_nccl), Field(json_schema_extra={"minProperties": 1}), Tag("a map")
+        ],
         _MAP_OR_TEXT,
         BeforeValidator(_unquoted_off),
     ] = AUTO
-    """`auto`: each node decides when torch starts; `off`; or a site's profile."""
+    """`auto`: each node decides when torch starts; `off`; or a map with a site's profile, or the version of an NCCL in the place of torch's."""
     tests: tuple[Annotated[Line, FieldRule(_check_command)], ...] = ()
     """Commands that run in image and SIF before a build gives them their names."""
     run: Line = ""
@@ -209,6 +225,15 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
     if isinstance(gpus, list) and gpus and "cuda" not in given:
         hint = 'add `cuda: "12.4"`, or leave out `gpus`'
         yield Mistake(message="`gpus` needs `cuda`", code=RecipeCode.PAIR, hint=hint, at=("gpus",))
+    nccl = given.get("nccl")
+    if isinstance(nccl, dict) and "version" in nccl and "cuda" not in given:
+        hint = "leave it out: PyTorch's build for the CPU has no NCCL"
+        yield Mistake(
+            message="`nccl: {version: …}` needs `cuda`",
+            code=RecipeCode.PAIR,
+            hint=hint,
+            at=("nccl", "version"),
+        )
     for key in ("cuda", "extensions"):
         if given.get("pytorch") == NO_TORCH and given.get(key):
             message = f"`{key}` needs `pytorch`"
@@ -241,6 +266,7 @@ class Recipe:
     env: tuple[tuple[str, str], ...]  # sorted by name
     security: bool = True  # with the suite's -updates and -security
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
+    nccl_version: str = ""  # "" for the one that torch requires
     tests: tuple[str, ...] = ()  # commands that run in image and SIF after a build
     run: str = ""
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
@@ -284,6 +310,8 @@ class Recipe:
             value["platform"] = self.platform
         if self.nccl != AUTO:
             value["nccl"] = self.nccl
+        if self.nccl_version:
+            value["nccl.version"] = self.nccl_version
         if not self.security:
             value["security"] = False
         if self.run:
@@ -327,12 +355,21 @@ def make_schema() -> _Schema:
     del made["description"]
     remote = ("git", "commit", "sdist", "url", "sha256")
     forms = made["properties"]["extensions"]["items"]["oneOf"] = [
-        {"required": ["sources"], "not": _any_of("path", "capture", "patch", *remote)},
-        {"required": ["path"], "not": _any_of("sources", *remote, *OPTIONS)},
+        {"required": ["sources"], "not": _any_of("path", "capture", "patch", "deepspeed", *remote)},
+        {"required": ["path"], "not": _any_of("sources", "deepspeed", *remote, *OPTIONS)},
+        {
+            "required": ["capture"],
+            "not": _any_of("sources", "path", "patch", "options", "deepspeed", *remote, *OPTIONS),
+        },
+        {
+            "required": ["deepspeed"],
+            "not": _any_of("sources", "path", "capture", "patch", "options", *remote, *OPTIONS),
+            "properties": {"deepspeed": {"minItems": 1}},
+        },
     ]
     for keys in (["git", "commit"], ["sdist"], ["url", "sha256"]):
         others = (key for key in remote if key not in keys)
-        forms.append({"required": keys, "not": _any_of("sources", *others, *OPTIONS)})
+        forms.append({"required": keys, "not": _any_of("sources", "deepspeed", *others, *OPTIONS)})
     some_gpus = {"required": ["gpus"], "properties": {"gpus": {"minItems": 1}}}
     pairs = [
         {"if": {"required": ["cuda"]}, "then": some_gpus},

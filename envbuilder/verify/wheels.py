@@ -2,18 +2,20 @@
 
 `uv` chooses wheels by tags and metadata alone. What is compiled says more: symbols, libraries, GPU code. `lock` calls this with
 new wheels. Wheels are judged that are in the cache, and those that a recipe names or whose name has `torch`, if they require torch.
+Some link torch and do not require it: those of the table of CUDA packages are judged too, and what a recipe names and the cache has.
 They are fetched, as a build would do. A wheel of torch has a GB, so it is fetched only for a wheel that links torch and does not
-pin its release. `verify` checks all files of a build.
+pin its release, and for another NCCL than torch's own. `verify` checks all files of a build.
 """
 
 import contextlib
+import io
 import json
 import logging
 import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -22,6 +24,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.context import can_run, load_tables
+from envbuilder.compat.tables.cuda import load_cuda_packages
+from envbuilder.compat.tables.distribution import libstdcxx_of
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.budget import ARCHIVE_SPARE, BudgetError, Entries, most_unpacked, need_within
@@ -33,6 +37,7 @@ from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.resolve.context import Task
 from envbuilder.lock.resolve.held import TORCH, applies, parse_all, read_requirements
+from envbuilder.lock.resolve.nccl import nccl_package
 from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
 from envbuilder.verify.audit.audited_image import (
     AuditCode,
@@ -40,6 +45,7 @@ from envbuilder.verify.audit.audited_image import (
     Elf,
     ImageTexts,
     read_audited,
+    read_symbols,
     same_in,
 )
 from envbuilder.verify.audit.libraries import capabilities
@@ -47,11 +53,14 @@ from envbuilder.verify.audit.linked import Linker, TorchSymbols, links_torch, li
 from envbuilder.verify.audit.needed import Lacks, Loader, by_owner
 
 log = logging.getLogger(__name__)
-_SYMBOLS: Final = 1  # the form of what is kept of a torch
+_SYMBOLS: Final = 2  # the form of what is kept of a torch
 # The libraries of a toolkit whose number is that of its CUDA.
 _OF_CUDA: Final = re.compile(r"lib(cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)[\d.]*")
 _RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
-_GLIBC: Final = re.compile(r"GLIBC_(\d+\.\d+)")
+# The symbol versions of the C and the C++ library, numbered in order.
+_OF_SYSTEM: Final = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)")
+_LIBSTDCXX: Final = "libstdc++6"  # Debian's and Ubuntu's package
+_NCCL: Final = "libnccl.so.2"
 _DATA: Final = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.*)")  # installed beside the packages
 _HINT: Final = "take a version or a build of the package for this environment, or build it from its sources as an extension"
 
@@ -64,6 +73,7 @@ class WheelTarget:
     machine: int | None  # the ELF number of its processor
     gpus: tuple[str, ...]  # compute capabilities
     glibc: str  # "" if it is not known
+    libstdcxx: str = ""  # the gcc release that the base's is of; likewise
     cudas: frozenset[str] | None  # the major versions of its CUDA libraries; None if they are not known
     torch: TorchSymbols | None  # None if they are not known
 
@@ -130,25 +140,36 @@ def judge(image: AuditedImage, target: WheelTarget) -> Iterator[Finding]:
     bundled = {name for elf in image.elves for name in (elf.name, posixpath.basename(elf.path))}
 
     def of_other_cuda(elf: Elf) -> tuple[str, ...]:
-        have, others = target.cudas, (name for name in elf.needed if name not in bundled)
-        matches = () if have is None else tuple(filter(None, map(_OF_CUDA.fullmatch, others)))
-        return tuple(match[0] for match in matches if match[2] not in (have or ()))
+        majors, others = target.cudas, (name for name in elf.needed if name not in bundled)
+        matches = () if majors is None else tuple(filter(None, map(_OF_CUDA.fullmatch, others)))
+        return tuple(match[0] for match in matches if match[2] not in (majors or ()))
 
-    def of_newer_glibc(elf: Elf) -> tuple[str, ...]:
-        versions = (match[1] for _, version in elf.needs if (match := _GLIBC.fullmatch(version)))
+    have = {"GLIBC": target.glibc} if target.glibc else {}
+    if row := libstdcxx_of(target.libstdcxx) if target.libstdcxx else None:
+        have |= row.newest
+
+    def of_newer_system(elf: Elf) -> tuple[str, ...]:
+        others = (version for library, version in elf.needs if library not in bundled)
+        matches = filter(None, map(_OF_SYSTEM.fullmatch, others))
         return tuple(
-            version
-            for version in versions
-            if target.glibc and version_key(version) > version_key(target.glibc)
-        )
+            match[0] for match in matches if match[1] in have and version_key(match[2]) > version_key(have[match[1]])
+        )  # fmt: skip
+
+    def newer(names: list[str]) -> str:
+        """Name the newest version of each library."""
+        newest = {name.partition("_")[0]: name for name in sorted(names, key=_version)}
+        needs = [f"glibc {name[6:]}" if kind == "GLIBC" else f"`{name}`" for kind, name in newest.items()]
+        bases = [f"glibc {have['GLIBC']}"] if "GLIBC" in newest else []
+        bases += (f"`{kind}_{have[kind]}` of gcc {target.libstdcxx}" for kind in newest if kind != "GLIBC")
+        return f"needs {' and '.join(needs)}, and the base has {' and '.join(bases)}"
 
     def of_other_torch(elf: Elf) -> tuple[str, ...]:
-        return linker.lacks(elf) if linker and not (of_newer_glibc(elf) or of_other_cuda(elf)) else ()
+        return linker.lacks(elf) if linker and not (of_newer_system(elf) or of_other_cuda(elf)) else ()
 
     cuda = f"CUDA {' and '.join(sorted(target.cudas))}" if target.cudas else "no CUDA"
     checks: tuple[tuple[AuditCode, Lacks, Callable[[list[str]], str]], ...] = (
         (AuditCode.NEEDED, of_other_cuda, lambda names: f"needs {listed(names)}, and the environment has {cuda}"),
-        (AuditCode.SYMBOLS, of_newer_glibc, lambda names: f"needs glibc {max(names, key=version_key)}, and the base has {target.glibc}"),
+        (AuditCode.SYMBOLS, of_newer_system, newer),
         (AuditCode.UNDEFINED, of_other_torch, linker.describe if linker else listed),
     )  # fmt: skip
     for code, lacks, describe in checks:
@@ -164,6 +185,10 @@ def judge(image: AuditedImage, target: WheelTarget) -> Iterator[Finding]:
     if linker:
         yield from linker.unreadable()
     yield from _judge_gpus(image, target.gpus)
+
+
+def _version(name: str) -> tuple[int, ...]:
+    return version_key(name.partition("_")[2])
 
 
 def _judge_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
@@ -205,11 +230,10 @@ def judge_wheels(task: Task, lock: Lock) -> None:
     if torch is None:
         return  # without torch, or with that of the base image
     chosen = {choice.name for choice in lock.chosen if choice.wheel}
-    pins = {
-        wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task, chosen)) is not None
-    }
+    pins = {wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task)) is not None}
     wrong: list[Finding] = []
     try:
+        wrong += _judge_nccl(torch, task, lock)
         _fetch(tuple(pins), task)
         for wheel in pins:
             for finding in _judged(wheel, pins[wheel], torch, task, lock):
@@ -235,6 +259,8 @@ def _judged(
         task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
     ) as image:
         links = any(map(links_torch, image.elves))
+        if not (links or pins or TORCH in wheel.name):
+            return ()
         symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
         findings = tuple(judge(image, _target(task, lock, symbols)))
     if not findings:
@@ -244,6 +270,36 @@ def _judged(
         replace(finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}")
         for finding in findings
     )
+
+
+def _judge_nccl(torch: Artifact, task: Task, lock: Lock) -> Iterator[Finding]:
+    """Yield an error if the recipe's NCCL lacks what torch needs of it. torch's import fails then: Python resolves each symbol at once."""
+    wheel = next((wheel for wheel in lock.wheels if wheel.name == nccl_package(task.recipe)), None)
+    if wheel is None:
+        return
+    store = task.context.store
+    symbols = torch_symbols(torch, task, may_fetch=True)
+    _fetch((wheel,), task)
+    with open_wheel(store.artifact(wheel.sha256), store, task.recipe.python) as image:
+        library = next((elf for elf in image.elves if elf.name == _NCCL), None)
+        where = f"{wheel.filename}: {library.path.rpartition('site-packages/')[2] if library else _NCCL}"
+        try:
+            with image.tree.open(library.path) if library else io.BytesIO() as stream:
+                given = read_symbols(stream).given if library else frozenset[str]()
+        except ValueError as error:
+            raise FetchError(f"{where}: {error}") from error
+    lacking = sorted((symbols.nccl if symbols else frozenset()) - given)
+    title, older = symbols.title if symbols else "torch", task.target.torch.nccl if task.target.torch else ""
+    if lacking:
+        hint = (
+            f"take a release from {older} on, with which torch is compiled" if older else "take a newer one"
+        )
+        yield Finding(
+            code=AuditCode.UNDEFINED, where=where, hint=hint,
+            message=f"`import torch` fails: {title} needs {listed(lacking)}, and NCCL {wheel.version} does not define it",
+        )  # fmt: skip
+    else:
+        log.info("%s fits: it defines the %d functions that %s needs", wheel.filename, len(symbols.nccl if symbols else ()), title)  # fmt: skip
 
 
 def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
@@ -258,13 +314,14 @@ def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
             task.context.fetcher.fetch(missing, progress)
 
 
-def _requires_torch(wheel: Artifact, task: Task, chosen: Collection[str]) -> tuple[Requirement, ...] | None:
+def _requires_torch(wheel: Artifact, task: Task) -> tuple[Requirement, ...] | None:
     """Return a wheel's requirements on torch, None for a wheel that is not judged."""
     named = {canonicalize_name(requirement.name) for requirement in parse_all(task.recipe.packages)}
-    is_torchs = TORCH in wheel.name or wheel.name in chosen
+    is_torchs = TORCH in wheel.name or wheel.name in load_cuda_packages().by_name
+    is_here = task.context.store.has_artifact(wheel.sha256)
     if wheel.kind != "wheel" or wheel.name == TORCH or wheel.filename.endswith("-any.whl"):
         return None
-    if not (is_torchs or wheel.name in named or task.context.store.has_artifact(wheel.sha256)):
+    if not (is_torchs or wheel.name in named or is_here):
         return None
     try:
         requirements = read_requirements(wheel, task.context)
@@ -274,7 +331,7 @@ def _requires_torch(wheel: Artifact, task: Task, chosen: Collection[str]) -> tup
     python, processor = task.recipe.python, task.target.processor
     on_torch = (each for each in requirements if canonicalize_name(each.name) == TORCH)
     pins = tuple(each for each in on_torch if applies(each, python, processor))
-    return pins if pins or is_torchs else None
+    return pins if pins or is_torchs or (is_here and wheel.name in named) else None
 
 
 def _is_pinned(pins: Sequence[Requirement]) -> bool:
@@ -313,5 +370,12 @@ def _target(task: Task, lock: Lock, torch: TorchSymbols | None) -> WheelTarget:
     return WheelTarget(
         python=recipe.python, machine=target.processor.elf, torch=torch,
         gpus=tuple(tables.gpus.by_name[name].capability for name in recipe.gpus if name in tables.gpus.by_name),
-        glibc="" if target.base else target.distribution.glibc, cudas=frozenset(majors) if is_known else None,
+        glibc="" if target.base else target.distribution.glibc, libstdcxx="" if target.base else _gcc_of(lock), cudas=frozenset(majors) if is_known else None,
     )  # fmt: skip
+
+
+def _gcc_of(lock: Lock) -> str:
+    """Return the gcc release of a suite's libstdc++: 12.2.0 of 12.2.0-14+deb12u1, "" if the lock has none."""
+    versions = (deb.version for deb in lock.debs if deb.name == _LIBSTDCXX)
+    match = re.match(r"(?:\d+:)?(\d+\.\d+(?:\.\d+)?)", next(versions, ""))
+    return match[1] if match else ""

@@ -427,3 +427,21 @@ def test_a_wheel_that_cannot_load_leaves_the_lock_as_it_was(
         f"view-1-{tag}.whl: view.abi3.so: `import view` fails: needs `libcudart.so.12`, and the environment has no CUDA"
         in " ".join(err.split())
     )
+
+
+def test_check_says_which_packages_a_job_compiles(place: Place):
+    def compiled(packages: str, more: str = "") -> list[str]:
+        place.path.write_text(RECIPE.replace('["numpy>=2"]', packages) + more)
+        (text, answer) = (place.run("check", place.path, *form)[1] for form in ((), ("--json",)))
+        lines = list(map(str, json.loads(answer)["data"]["at_start"]))
+        assert all(line in text.splitlines() for line in lines)
+        return lines
+
+    (line,) = compiled("[numba, deepspeed]", "extensions: [{name: ops, deepspeed: [cpu_adam]}]\n")
+    assert line == (
+        "`numba` is compiled by each process, when it first calls a function, "
+        "into ~/.cache/numba (NUMBA_CACHE_DIR), for functions with `cache=True` alone"
+    )
+    (line,) = compiled("[deepspeed]")
+    assert "op by op" in line
+    assert "deepspeed: [fused_adam]" in line

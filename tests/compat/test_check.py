@@ -793,3 +793,26 @@ def test_a_source_is_named_with_its_day():
 def test_a_suite_without_the_pinned_compiler_or_python_is_compared_by_the_pins():
     context = make_context(dataclasses.replace(RECIPE, gcc="9", python="3.7"), TABLES)
     assert (context.gcc, context.python) == ("9", "3.7")
+
+
+NCCL = {"cuda": "12.8", "pytorch": "2.8.0"}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"nccl_version": "2.25.1"}, "EB358", "$.nccl.version: NCCL 2.25.1 has a known fault: `ncclCommAbort` hangs"),
+        ({"nccl_version": "2.30.4", "gpus": ("B200",)}, "EB358", "NVLink SHARP hangs"),
+        ({"nccl_version": "2.28.9", "gpus": ("GH200",), "cuda": "13.0", "pytorch": "2.12.0"}, "EB358", "every rank hangs"),
+        ({"nccl_version": "2.27.5", "pytorch": "1.13.1", "cuda": "11.7"}, "EB357", "torch 1.13.1 contains NCCL in its own libraries"),
+    ],
+)  # fmt: skip
+def test_an_nccl_that_the_recipe_chooses_is_judged(change: dict[str, object], code: str, words: str):
+    (finding,) = [one for one in findings(**(NCCL | change)) if one.code == code]
+    assert words in finding.message
+    assert "(source: " in finding.message
+
+
+def test_a_release_of_nccl_without_a_known_fault_has_no_finding():
+    assert [one.code for one in findings(**NCCL, nccl_version="2.27.5") if "nccl" in one.message] == []
+    assert [one.code for one in findings(**NCCL, nccl_version="2.30.4") if "nccl" in one.message] == []

@@ -109,3 +109,8 @@ def test_values_fit_into_a_cell():
     assert brief(["a", "b"]) == "a, b"
     assert brief({"A": "1", "B": "2"}) == "A=1, B=2"
     assert brief([{"name": "fused", "sources": ["a.cu"]}]) == "fused"
+
+
+def test_an_nccl_of_the_recipe_stands_beside_that_of_torch():
+    plain, other = of(ours("a100")), of(ours("a100", nccl_version="2.27.5"))
+    assert other["NCCL"] == f"2.27.5 in the place of torch's {plain['NCCL']}"

@@ -140,6 +140,16 @@ def test_a_call_of_load_inline_is_captured(spacious: Path):
     assert made.kept["inline_add"].compiled.entry.function == "load_inline"
 
 
+@pytest.mark.release
+def test_an_op_of_deepspeed_is_compiled_as_a_program_would(spacious: Path):
+    """For every change, `tests/recipe/test_recipe.py` holds the lines that reach an op, and the others here run captures."""
+    recipe = write_recipe(spacious, "cpu", "{name: ds_ops, deepspeed: [cpu_adam]}")
+    pins = recipe.read_text().replace("  - numpy>=2,<3\n", "  - numpy>=2,<3\n  - deepspeed==0.19.8\n")
+    recipe.write_text(pins)
+    entry = make(recipe).kept["cpu_adam"].compiled.entry
+    assert set(entry.sources) == {"cpu_adam.cpp", "cpu_adam_impl.cpp"}
+
+
 @pytest.mark.parametrize(
     ("line", "code", "where", "words"),
     [

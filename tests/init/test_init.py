@@ -235,6 +235,7 @@ def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
         ("nerfacc==0.5.2", "when it is first imported", "extensions: [{name: nerfacc, sdist: nerfacc==0.5.2}]"),
         ("MinkowskiEngine", "for the CPU alone", 'options: ["--force_cuda", "--blas=openblas"]}] and apt: [libopenblas-dev]'),
         ("deepspeed", "op by op", "in its place, extensions: [{name: deepspeed, sdist: deepspeed==0.19.8, env: {DS_ACCELERATOR: cuda"),
+        ("warp-lang", "module by module, when a program first runs a kernel of it, into ~/.cache/warp (WARP_CACHE_PATH)", ""),
         ("flashinfer-python==0.6.18", "kernel by kernel", "packages: [flashinfer-cubin==0.6.18, flashinfer-jit-cache==0.6.18], both"),
         ("transformer_engine[pytorch]>=2", "by its part for PyTorch", "and packages: [transformer-engine-cu12==2.20.2]"),
     ],

@@ -194,7 +194,12 @@ def test_one_small_package_more_makes_neither_heavy_wheels_nor_the_toolkit_again
 
 @pytest.mark.parametrize(
     "what",
-    [{"sources": (), "path": "."}, {"capture": ("import einops",)}, {"cflags": (f"-I{ENV_PREFIX}/x",)}],
+    [
+        {"sources": (), "path": "."},
+        {"capture": ("import einops",)},
+        {"sources": (), "files": (), "capture": ("import einops",)},
+        {"cflags": (f"-I{ENV_PREFIX}/x",)},
+    ],
 )
 def test_the_extensions_depend_on_packages_that_one_of_them_may_read(what: dict[str, object]):
     extensions = (EXTENSION, dataclasses.replace(EXTENSION, name="second", **what))

@@ -232,10 +232,24 @@ def test_what_nccl_is_told_is_left_to_the_node_or_off_or_a_profile(folder):
     assert written(folder, LEAST + "nccl: auto\n").digest == plain.digest != off.digest
 
 
+def test_nccl_has_a_version_beside_its_profile(folder):
+    (folder / "site.json").write_text("{}")
+    cuda = LEAST + 'cuda: "12.4"\ngpus: [A100]\n'
+    texts = ('{version: "2.27.5"}', '{version: "2.27.5", profile: site.json}', "{profile: site.json}")
+    recipes = [written(folder, f"{cuda}nccl: {text}\n") for text in texts]
+    assert [(recipe.nccl, recipe.nccl_version) for recipe in recipes] == [
+        ("auto", "2.27.5"), ("site.json", "2.27.5"), ("site.json", ""),
+    ]  # fmt: skip
+    assert len({recipe.digest for recipe in recipes}) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
         ("never", "EB109"),
+        ("{}", "EB109"),
+        ('{version: "2.27"}', "EB109"),
+        ('{version: "2.27.5"}', "EB126"),
         ("{profile: none.json}", "EB122"),
         ("{file: x}", "EB105"),
         ("[auto]", "EB107"),
@@ -514,7 +528,13 @@ def test_a_variable_with_a_mistake_is_refused(folder, entry, code):
         ("{name: a, path: src, sha256: %s}" % ("1a" * 32), "EB123"),
         ("{name: a, path: src, cflags: [-O3]}", "EB123"),
         ("{name: a, sources: [src/a.cpp], capture: [import a]}", "EB123"),
-        ("{name: a, capture: [import a]}", "EB123"),
+        ("{name: a, capture: [import a], patch: src/a.cpp}", "EB123"),
+        ("{name: a, capture: [import a], cflags: [-O3]}", "EB123"),
+        ("{name: a, deepspeed: [fused_adam], path: src}", "EB123"),
+        ("{name: a, deepspeed: [fused_adam], capture: [import a]}", "EB123"),
+        ("{name: a, deepspeed: []}", "EB123"),
+        ("{name: a, deepspeed: [FusedAdam]}", "EB109"),
+        ("{name: a, deepspeed: [fused_adam]}", "EB123"),
         ("{name: a, sources: [src/a.cpp], options: [--cuda_ext]}", "EB123"),
         ("{name: a, path: src, capture: [import a], options: [--cuda_ext]}", "EB123"),
         ("{name: a, path: src, options: [cuda_ext]}", "EB109"),
@@ -780,3 +800,20 @@ def test_a_recipe_without_torch_has_nothing_that_is_for_torch(folder, key):
     assert [(one.code, one.message.partition(": ")[2]) for one in refused.value.findings] == [
         ("EB126", f"`{key.partition(':')[0]}` needs `pytorch`")
     ]
+
+
+def test_ops_of_deepspeed_are_the_lines_that_load_them(folder):
+    text = f"{LEAST}packages: [DeepSpeed==0.19.8]\nextensions: [{{name: ops, deepspeed: [cpu_adam, async_io]}}]\n"
+    (extension,) = written(folder, text).extensions
+    assert (extension.form, extension.path, extension.deepspeed) == ("capture", "", ())
+    assert extension.capture == tuple(
+        f"from deepspeed.ops.op_builder.all_ops import ALL_OPS; ALL_OPS['{op}'].load()" for op in ("cpu_adam", "async_io")
+    )  # fmt: skip
+    assert "deepspeed" not in extension.canonical()
+
+
+def test_ops_of_a_deepspeed_that_nothing_brings_are_refused_with_what_to_add(folder):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, f"{LEAST}extensions: [{{name: ops, deepspeed: [cpu_adam]}}]\n")
+    (finding,) = caught.value.findings
+    assert finding.hint == "add `deepspeed` to `packages`"

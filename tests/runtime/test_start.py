@@ -1,5 +1,6 @@
 """What runs in the image and needs neither torch nor a GPU: the wait for torch, GPUs and what they run, failures in words."""
 
+import ctypes
 import functools
 import importlib
 import json
@@ -237,6 +238,38 @@ def test_every_transport_is_tried_by_the_settings_that_choose_it(compare):
         nccl["NCCL by socket on ib0"].items() >= {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "=ib0"}.items()
     )
     assert [words for words, _, _ in compare.attempts(["ib0"], False)] == ["gloo", "gloo on ib0"]
+
+
+class Library:
+    """As much of libnccl.so.2 as says its version."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def ncclGetVersion(self, place: object) -> int:  # noqa: N802 - NCCL's name
+        ctypes.cast(place, ctypes.POINTER(ctypes.c_int))[0] = self.number
+        return 0
+
+
+@pytest.mark.parametrize(("number", "version"), [(22705, "2.27.5"), (21801, "2.18.1"), (2708, "2.7.8")])
+def test_the_nccl_that_is_loaded_says_its_version(compare, monkeypatch, number: int, version: str):
+    asked: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: asked.append(name) or Library(number))
+    assert sys.modules["envbuilder_smoke.ranks"].nccl_version() == version
+    assert asked == ["libnccl.so.2"]
+
+
+def test_ranks_with_several_nccls_are_not_one_job(compare):
+    ranks = sys.modules["envbuilder_smoke.ranks"]
+    for versions, lines, failures in (
+        (("", ""), [], 0),
+        (("2.27.5", "2.27.5"), [("NCCL", "2.27.5")], 0),
+        (("2.27.5", "2.30.7"), [("NCCL", "WRONG: several: 2.27.5, 2.30.7")], 1),
+    ):
+        smoke = ranks.Smoke.__new__(ranks.Smoke)
+        smoke.rank, smoke.lines, smoke.failures = 0, [], []
+        smoke.nccl([{"nccl": version} for version in versions])
+        assert (smoke.lines, len(smoke.failures)) == (lines, failures)
 
 
 GOOD, FAST, HANGS = (

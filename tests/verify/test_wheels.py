@@ -1,5 +1,6 @@
 """Wheels are judged by what is compiled in them, before a lock is written; planted ones do not fit for one reason each."""
 
+import dataclasses
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +22,13 @@ GIVEN, GONE = "_ZN3c1010TensorImplD1Ev", "_ZN2at4_ops4gone4callERKNS_6TensorE"
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
 TORCH = TorchSymbols(title="torch 2.13.0", libraries=frozenset({"libc10.so"}), given=frozenset({GIVEN}))
 TARGET = WheelTarget(
-    python="3.11", machine=62, gpus=("9.0",), glibc="2.36", cudas=frozenset({"12"}), torch=TORCH
+    python="3.11",
+    machine=62,
+    gpus=("9.0",),
+    glibc="2.36",
+    libstdcxx="12.2.0",
+    cudas=frozenset({"12"}),
+    torch=TORCH,
 )
 FITS = library(
     needed=("libc10.so", "libcudart.so.12", "libcuda.so.1"), undefined=(GIVEN, "cuInit"), weak=(GONE,)
@@ -49,7 +56,15 @@ WRONG = {
     ),
     "a newer glibc": (
         library(needs={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")}), "error", "EB713",
-        "`import view` fails: needs glibc 2.38, and the base has 2.36",
+        "`import view` fails: needs glibc 2.38, and the base has glibc 2.36",
+    ),
+    "a newer libstdc++": (
+        library(needs={"libstdc++.so.6": ("GLIBCXX_3.4.21", "GLIBCXX_3.4.32", "CXXABI_1.3.9", "CXXABI_FLOAT128")}), "error", "EB713",
+        "`import view` fails: needs `GLIBCXX_3.4.32`, and the base has `GLIBCXX_3.4.30` of gcc 12.2.0",
+    ),
+    "a newer C++ ABI": (
+        library(needs={"libstdc++.so.6": ("CXXABI_1.3.15",), "libc.so.6": ("GLIBC_2.38", "GLIBC_2.39")}), "error", "EB713",
+        "`import view` fails: needs `CXXABI_1.3.15` and glibc 2.39, and the base has glibc 2.36 and `CXXABI_1.3.13` of gcc 12.2.0",
     ),
     "PTX alone": (
         gpu_library("sm_80", "compute_80"), "warning", "EB712",
@@ -72,6 +87,10 @@ FITTING = {
     "all": {"view.abi3.so": FITS},
     "a library of its own": {
         "view.abi3.so": library(needed=("libcudart.so.11.0",)), "view.libs/libcudart-0a.so": library(soname="libcudart.so.11.0"),
+    },
+    "a libstdc++ of its own": {
+        "view.abi3.so": library(needed=("libstdc++.so.6",), needs={"libstdc++.so.6": ("GLIBCXX_3.4.32",)}),
+        "view.libs/libstdc++-0a.so": library(soname="libstdc++.so.6", gives=("GLIBCXX_3.4.32",)),
     },
     "one of the variants": {"view/libview_cuda118.so": library(needed=("libcudart.so.11.0",)), "view/libview_cuda124.so": FITS},
     "code for each GPU in a file": {"view/sm80.so": gpu_library("sm_80"), "view/sm90.so": gpu_library("sm_90a")},
@@ -132,7 +151,7 @@ class Bench:
         judge_wheels(make_task(self.recipe, self.context), self.lock(wheels))
 
     def lock(self, wheels: Iterable[Artifact]) -> Lock:
-        plain = make_lock(self.recipe)
+        plain = make_lock(dataclasses.replace(self.recipe, cuda=""))
         return Lock(
             recipe=plain.recipe, epoch=plain.epoch, platform=plain.platform, inputs=plain.inputs, debs=(), toolkit=(),
             wheels=tuple(wheels), extensions=(),
@@ -186,6 +205,52 @@ def test_a_package_that_does_not_require_torch_is_not_fetched(tmp_path: Path):
     torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, "numpy")
     bench.judge(torch, view)
     assert not bench.context.store.has_artifact(view.sha256)
+
+
+def test_a_package_of_cuda_code_is_judged_if_it_links_torch_undeclared(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch = bench.wheel("torch", C10)
+    bench.judge(
+        torch, bench.wheel("spconv", {"spconv.abi3.so": library(needs={"libc.so.6": ("GLIBC_2.99",)})})
+    )
+    kernel = bench.wheel("sgl_kernel", {"sgl_kernel.abi3.so": OTHER}, "numpy")
+    with pytest.raises(IncompatibleError, match="1 module of the chosen wheels"):
+        bench.judge(torch, dataclasses.replace(kernel, name="sgl-kernel"))
+
+
+def test_a_package_in_the_cache_that_the_recipe_names_is_judged_if_it_links_torch(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, "numpy")
+    bench.context.fetcher.fetch((view,))
+    with pytest.raises(IncompatibleError, match="1 module of the chosen wheels"):
+        bench.judge(torch, view)
+
+
+@pytest.mark.parametrize("defined", [("ncclSend",), ("ncclSend", "ncclCommShrink")], ids=["older", "newer"])
+def test_the_recipes_nccl_must_define_what_torch_needs(tmp_path: Path, defined: tuple[str, ...]):
+    bench = Bench(tmp_path)
+    bench.recipe = dataclasses.replace(
+        bench.recipe, cuda="12.8", gpus=("A100",), pytorch="2.8.0", nccl_version="2.21.5"
+    )
+    linked = library(
+        soname="libtorch_cuda.so", needed=("libnccl.so.2",), undefined=("ncclSend", "ncclCommShrink"), weak=("ncclNew",)
+    )  # fmt: skip
+    torch = bench.wheel("torch", {**C10, "torch/lib/libtorch_cuda.so": linked})
+    nccl = bench.wheel(
+        "nvidia_nccl_cu12", {"nvidia/nccl/lib/libnccl.so.2": library(soname="libnccl.so.2", defined=defined)}
+    )
+    nccl = dataclasses.replace(nccl, name="nvidia-nccl-cu12")
+    if len(defined) == 2:
+        bench.judge(torch, nccl)
+        return
+    with pytest.raises(IncompatibleError) as caught:
+        bench.judge(torch, nccl)
+    (finding,) = caught.value.findings
+    assert finding.where.endswith(".whl: nvidia/nccl/lib/libnccl.so.2")
+    assert finding.message == (
+        "`import torch` fails: torch 2.13.0+cpu needs `ncclCommShrink`, and NCCL 1 does not define it"
+    )
+    assert "2.27.3" in finding.hint
 
 
 def test_a_wheel_that_nobody_gives_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):

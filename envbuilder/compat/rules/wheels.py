@@ -19,7 +19,7 @@ from envbuilder.compat.context import (
     parse_requirement,
     warning,
 )
-from envbuilder.compat.tables.cuda import Cuda, load_cuda_packages, target
+from envbuilder.compat.tables.cuda import Cuda, load_cuda_packages, load_nccl_faults, target
 from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.spelling import either
@@ -121,6 +121,22 @@ def check_kernels(context: CheckContext) -> Iterator[Problem]:
         )
         source = cite(torch.source, "wheels" if build is torch.build else "builder")
         yield Problem(CheckCode.KERNELS, key, message, pins=("pytorch", "cuda"), source=source)
+
+
+def check_nccl(context: CheckContext) -> Iterator[Problem]:
+    """Judge an NCCL in the place of torch's. Whether it defines what torch needs is for `lock`, which reads both."""
+    recipe, torch = context.recipe, context.torch
+    version, key = recipe.nccl_version, "nccl.version"
+    if version and torch and not torch.nccl:
+        message = f"torch {torch.version} contains NCCL in its own libraries, so no other takes its place"
+        advice = "leave `version` out of `nccl`"
+        yield Problem(CheckCode.NCCL, key, message, advice=advice, source=cite(torch.source, "wheels"))
+    capabilities = [gpu.capability for _, gpu in context.gpus]
+    for row in load_nccl_faults().rows if version else ():
+        if row.holds(version, context.processor.platform, capabilities):
+            fixed = f"{row.fixed} is the first without it" if row.fixed else "no release without it is known"
+            message = f"NCCL {version} has a known fault: {row.says}"
+            yield warning(CheckCode.NCCL_FAULT, key, message, advice=fixed, source=cite(row.source))
 
 
 def check_bounds(context: CheckContext) -> Iterator[Problem]:

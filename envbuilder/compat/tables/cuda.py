@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from envbuilder.compat.tables.table import Sources, reader, version_key
+from envbuilder.compat.tables.table import Sources, Span, in_span, reader, version_key
 from envbuilder.core.models import Date, FieldRule, Flag, Line, MajorMinor, Mistake, ReadAs, Shape, Whole
 from envbuilder.core.processor import AARCH64
 from envbuilder.recipe.extension import Extension
@@ -189,16 +189,30 @@ class LatePackage:
     """A package whose CUDA code is compiled too late, and the entry or packages by which an environment has it compiled."""
 
     package: Line
-    newest: Line
+    newest: Line = ""
     when: Line
     entry: Line = ""
     also: Line = ""
+    cache: Line = ""
     source: Sources
+
+    @property
+    def words(self) -> str:
+        """Say when it is compiled, and where what is compiled stays."""
+        return f"{self.when}, into {self.cache}" if self.cache else self.when
 
     def advice(self, version: str) -> str:
         """Return what to write into a recipe."""
         entry = f"in its place, extensions: [{self.entry}]" if self.entry else ""
         return " and ".join(filter(None, (entry, self.also))).replace("VERSION", version or self.newest)
+
+
+def late_packages(names: Iterable[str], compiled: Iterable[str]) -> Iterator[LatePackage]:
+    """Yield those of these packages that a job compiles, without those that one of the texts `compiled` names."""
+    known, texts = load_late().by_name, tuple(compiled)
+    for name in dict.fromkeys(names):
+        if name in known and not any(name.partition("-")[0] in text.lower() for text in texts):
+            yield known[name]
 
 
 load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (row.package,))
@@ -224,6 +238,27 @@ class SdistBuild:
             sdist=f"{module}=={version}",
             env=tuple(sorted((name, env[name]) for name in env if env[name])),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclFault:
+    fault: Line
+    releases: Span
+    says: Line
+    platform: Line = ""
+    capability: Line = ""
+    fixed: Line = ""
+    source: Sources
+
+    def holds(self, version: str, platform: str, capabilities: Iterable[str]) -> bool:
+        """Return whether a release has it on this processor with one of these GPUs."""
+        is_fit = self.platform in ("", platform) and (
+            not self.capability or any(version_key(each) >= version_key(self.capability) for each in capabilities)
+        )  # fmt: skip
+        return is_fit and in_span(version_key(version.partition(".post")[0]), self.releases)
+
+
+load_nccl_faults = reader("nccl_faults.yaml", NcclFault, key="fault", order=lambda row: (row.fault,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,6 +123,25 @@ class Standard:
     gcc: Annotated[str, _GCC]  # the first that takes -std=c++17
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibStdCxx:
+    gcc: Annotated[str, _GCC]  # the first release with these
+    glibcxx: Annotated[str, _PATCH, Field(alias="GLIBCXX")]
+    cxxabi: Annotated[str, _PATCH, Field(alias="CXXABI")]
+
+    @property
+    def newest(self) -> dict[str, str]:
+        return {"GLIBCXX": self.glibcxx, "CXXABI": self.cxxabi}
+
+
+def libstdcxx_of(gcc: str) -> LibStdCxx | None:
+    """Return the row for the library of a gcc release such as 12.2.0, None for one after the last known major version."""
+    rows, release = load_libstdcxx().rows, version_key(gcc)
+    fitting = [row for row in rows if version_key(row.gcc) <= release]
+    is_known = fitting and release[0] <= version_key(rows[-1].gcc)[0]
+    return fitting[-1] if is_known else None
+
+
 def _check_crypt_h(row: Python) -> Iterator[Mistake]:
     if row.crypt_h_below and not version_key(row.python) < version_key(row.crypt_h_below):
         yield Mistake(message="`crypt_h_below` is above the row's Python")
@@ -130,6 +149,7 @@ def _check_crypt_h(row: Python) -> Iterator[Mistake]:
 
 load_pythons = reader("pythons.yaml", Python, key="python", check=_check_crypt_h)
 load_standards = reader("standards.yaml", Standard, key="standard", order=lambda row: (row.standard,))
+load_libstdcxx = reader("libstdcxx.yaml", LibStdCxx, key="gcc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ def lock_extensions(
     files = own_files(recipe)
     locked: list[LockedExtension] = []
     for extension in (*recipe.extensions, *recipe.implied):
-        keys = (key.name for key in fields(extension) if key.name != "is_imported")
+        keys = (key.name for key in fields(extension) if key.name not in ("is_imported", "deepspeed"))
         given = {key: getattr(extension, key) for key in keys}
         with _naming(recipe, extension.name):
             archive = _archive(extension, known.get(extension.name), context)

@@ -20,6 +20,7 @@ from envbuilder.core.spelling import nearest
 from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
 from envbuilder.lock.resolve.context import Target, Task
 from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
+from envbuilder.lock.resolve.nccl import nccl_package, take_nccl
 from envbuilder.lock.resolve.placed_wheels import lock_placed
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata
 from envbuilder.lock.resolve.sdists import read_sdist
@@ -58,7 +59,8 @@ def resolve_wheels(
     undeclared = (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ()
     bounds = (f"{name}{bound}" for name, bound in undeclared if bound)
     placed = lock_placed(task, prefer)
-    prefer = tuple(package for package in prefer if package.name not in {wheel.name for wheel in placed})
+    elsewhere = {wheel.name for wheel in placed} | {nccl_package(recipe)}
+    old, prefer = prefer, tuple(package for package in prefer if package.name not in elsewhere)
     torch, build = torch_requirement(recipe, task.target, folders=task.context.sources().folders)
     asked = map(pin_of, recipe.requirements)
     wanted = (*([torch] if torch else []), *ALWAYS, *asked, *implied_wheels(recipe, toolkit))
@@ -67,7 +69,10 @@ def resolve_wheels(
         extensions=extensions, hashes=recipe.hashes, placed=placed,
     )  # fmt: skip
     uv = Uv(task)
+    replaced = take_nccl(uv, question, torch, old) if recipe.nccl_version else ""
     packages, question = _ask_for_one_build(question, uv)
+    if replaced:
+        log.warning("%s", replaced)
     _need_listed(packages, question, toolkit, task)
     _say_sources(packages, question, {canonicalize_name(Requirement(text).name) for text in recipe.chosen})
     _need_hashes(packages, question, uv)

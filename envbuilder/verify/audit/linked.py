@@ -35,16 +35,18 @@ _PYTHON: Final = re.compile(r"_?Py[A-Z_]")
 _NEW_ABI: Final = re.compile(r"__cxx11|B5cxx11")
 # `std::string` of the ABI before gcc 5, among parameters
 _OLD_ABI: Final = re.compile(r"[0-9A-Z_]Ss")
+_OF_NCCL: Final = re.compile(r"p?nccl[A-Z]\w*")
 _LISTED: Final = 3  # symbols that one finding names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSymbols:
-    """The libraries of torch by name, and all that they define."""
+    """The libraries of torch by name, all that they define, and what they need of NCCL."""
 
     title: str  # for messages: torch 2.8.0
     libraries: frozenset[str]
     given: frozenset[str]
+    nccl: frozenset[str] = frozenset()
 
     @property
     def has_new_abi(self) -> bool:
@@ -82,14 +84,18 @@ def torch_in(image: AuditedImage) -> TorchSymbols | None:
     elves = [elf for elf in image.elves if _OF_TORCH.fullmatch(elf.path)]
     if not any(TORCH_LIBRARY.fullmatch(elf.name) for elf in elves):
         return None
-    given: set[str] = set()
+    given, needed = set[str](), set[str]()
     for elf in elves:
         with image.tree.open(elf.path) as stream:
-            given |= read_symbols(stream).given
+            symbols = read_symbols(stream)
+        given |= symbols.given
+        needed |= {name for name in symbols.needed if _OF_NCCL.fullmatch(name)}
     title = next(
         (f"torch {match[2]}" for path in image.paths if (match := _METADATA.fullmatch(path))), "its torch"
     )
-    return TorchSymbols(title=title, libraries=frozenset(elf.name for elf in elves), given=frozenset(given))
+    return TorchSymbols(
+        title=title, libraries=frozenset(elf.name for elf in elves), given=frozenset(given), nccl=frozenset(needed - given)
+    )  # fmt: skip
 
 
 class Linker:

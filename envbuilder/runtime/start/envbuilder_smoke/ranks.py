@@ -86,6 +86,13 @@ class Smoke:
             shared = "; ".join(f"{gpu} on {node} is used by several ranks" for node, gpu in double)
             self.note("one GPU each", good=not double, text=shared or f"{len(gpus)} GPUs, none twice")
 
+    def nccl(self, seats: list[dict[str, Any]]) -> None:
+        """Say which NCCL answers, and check that it is the same on every rank."""
+        versions = sorted({str(seat["nccl"]) for seat in seats})
+        if versions != [""]:
+            good = len(versions) == 1
+            self.note("NCCL", good=good, text=versions[0] if good else f"several: {', '.join(versions)}")
+
     def all_reduce(self) -> None:
         values = torch.full((1 << 20,), float(self.rank + 1), device=self.device)
         dist.all_reduce(values)
@@ -160,9 +167,11 @@ def smoke(wanted: int, seconds: int) -> int:
             "local": int(os.environ.get("LOCAL_RANK", "0")),
             "gpu": gpu,
             "device": device,
+            "nccl": nccl_version() if gpu else "",
         }
         seats = _gather_objects(seat)
         checks.ranks(seats)
+        checks.nccl(seats)
         for check in (checks.all_reduce, checks.all_gather, checks.broadcast, checks.bandwidth, checks.steps):
             check()
         failures = [text for texts in _gather_objects(checks.failures) for text in texts]
@@ -192,6 +201,19 @@ def table(
     results = [f"{name.ljust(12)}  {text}" for name, text in lines]
     end = [f"FAILED: {text}" for text in failures] or [f"smoke: passed, {len(seats)} ranks, {backend}"]
     return "\n".join([*shown, "", *results, "", *end])
+
+
+def nccl_version() -> str:
+    """Return the version of the NCCL that is loaded: 2.27.5. torch itself says the one that it was compiled with."""
+    number = ctypes.c_int()
+    try:
+        code = ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):  # inside torch's own libraries
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    if code:
+        raise RuntimeError(f"NCCL does not say its version: error {code}")
+    high, low = divmod(number.value, 10000 if number.value >= 10000 else 1000)  # as `NCCL_VERSION` makes it
+    return f"{high}.{low // 100}.{low % 100}"
 
 
 def gpu_identity(index: int) -> str:
