@@ -767,7 +767,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 @pytest.mark.parametrize("name", list_recipes(RECIPES))
 def test_each_recipe_of_ours_is_read(name):
     recipe = load(find_recipe(name, RECIPES))
-    assert bool(recipe.extensions) == (name != "envbuilder-base")
+    assert bool(recipe.extensions) != name.startswith("envbuilder-base")
 
 
 @pytest.mark.parametrize("key", ['cuda: "12.4"\ngpus: [A100]', "extensions: [{name: x, path: .}]"])
