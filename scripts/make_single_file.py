@@ -7,7 +7,7 @@ FOLDER gets `envbuilder-VERSION-MACHINE.run` and its SBOM, `….spdx.json`. The 
 in the lock of `envbuilder-base`, and start by a loader and a C library of their own, so this machine's do not matter. The
 packages are those of requirements.lock. All are named by sha256. The same wheel gives the same bytes anywhere.
 
-A folder $ENVBUILDER_RELEASE_WHEELS keeps the wheels for a second run.
+A folder $RELEASE_WHEELS keeps the wheels for a second run.
 """
 
 import compileall
@@ -251,7 +251,7 @@ def main(own: str, folder: str, machine: str = "x86_64") -> None:
         )
     processor = next(known for known in PROCESSORS if known.machine == machine)
     with tempfile.TemporaryDirectory() as scratch:
-        wheels, root = Path(os.environ.get("ENVBUILDER_RELEASE_WHEELS", scratch)), Path(scratch, "app")
+        wheels, root = Path(os.environ.get("RELEASE_WHEELS", scratch)), Path(scratch, "app")
         licenses = dict(contents(processor, Path(own), wheels, root))
         write_starts(root, processor)
         need_libraries(root)
