@@ -3,7 +3,7 @@
     python -m scripts.make_single_file WHEEL FOLDER [MACHINE]    MACHINE: x86_64, the default, or aarch64
     python -m scripts.make_single_file --pins RECIPE             prints the packages as requirements, without the recipe's
 
-FOLDER gets `envbuilder-VERSION-MACHINE.run` and its SBOM, `….spdx.json`. The Python and its libraries are Debian's packages
+FOLDER gets `envbuilder-hpc-VERSION-MACHINE.run` and its SBOM, `….spdx.json`. The Python and its libraries are Debian's packages
 in the lock of `envbuilder-base`, and start by a loader and a C library of their own, so this machine's do not matter. The
 packages are those of requirements.lock. All are named by sha256. The same wheel gives the same bytes anywhere.
 
@@ -265,7 +265,7 @@ def main(own: str, folder: str, machine: str = "x86_64") -> None:
         if not compiled:
             sys.exit("make_single_file.py: the modules named above have no byte code")
         payload = pack(root)
-    file = Path(folder, f"envbuilder-{__version__}-{machine}.run")
+    file = Path(folder, f"envbuilder-hpc-{__version__}-{machine}.run")
     file.write_bytes(start_of(payload, processor) + payload)
     file.chmod(0o755)
     digest = sha256(file.read_bytes()).hexdigest()

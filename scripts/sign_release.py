@@ -44,7 +44,7 @@ def main(folder: str, commit: str, seconds: str, key: str = "") -> None:
     place, time = Path(folder), datetime.fromtimestamp(int(seconds), UTC)
     private = load_private(Path(key), lambda: os.environ.get("ENVBUILDER_KEY_PASSPHRASE")) if key else None
     statement = provenance(place, commit, time)
-    name = f"envbuilder-{__version__}.provenance.json"
+    name = f"{NAME}-{__version__}.provenance.json"
     (place / name).write_text(statement, encoding="utf-8")
     if private:
         bundle = place / name.replace(".json", ".sigstore.json")

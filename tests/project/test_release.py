@@ -180,7 +180,7 @@ def test_a_release_has_the_sums_and_the_provenance_of_its_files(made: Path):
     )
     names = {path.name for path in made.iterdir()} - {"SHA256SUMS"}
     assert {line.split()[1] for line in (made / "SHA256SUMS").read_text().splitlines()} == names
-    statement = json.loads((made / f"envbuilder-{__version__}.provenance.json").read_text())
+    statement = json.loads((made / f"envbuilder-hpc-{__version__}.provenance.json").read_text())
     subjects = {subject["name"] for subject in statement["subject"]}
     assert subjects == {name for name in names if not name.endswith(".provenance.json")}
     commit = git(made.parent, "rev-parse", "HEAD").strip()
@@ -207,7 +207,7 @@ def test_a_key_signs_sums_and_provenance_so_that_others_can_check(tmp_path: Path
         "SHA256SUMS",
     ]
     subprocess.run(check, cwd=files, check=True, capture_output=True)
-    bundle = (files / f"envbuilder-{__version__}.provenance.sigstore.json").read_bytes()
+    bundle = (files / f"envbuilder-hpc-{__version__}.provenance.sigstore.json").read_bytes()
     signed = read_signed_release(bundle, "bundle", signed_by(load_public(public)))
     assert signed.digests == {sha256_file(files / "a.whl")}
     assert str(signed.release) == f"envbuilder-hpc:v{__version__}, signed 2023-11-14 22:13 UTC"
