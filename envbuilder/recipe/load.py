@@ -105,7 +105,11 @@ def need_recipes(folder: Path) -> tuple[str, ...]:
     """Return the names of the recipes in a folder. Raises UsageError if there are none."""
     names = list_recipes(folder)
     if not names:
-        hint = "`envbuilder init NAME` writes a first one, and `envbuilder init --example cpu` an example; `--recipes` names another folder"
+        examples = ", ".join(list_recipes(examples_folder()))
+        hint = (
+            "`envbuilder init NAME` writes a first one, and `envbuilder init --example cpu` an example "
+            f"({examples}); `--recipes` names another folder"
+        )
         raise UsageError(f"`{folder}` holds no recipes", hint=hint)
     return names
 
@@ -149,10 +153,10 @@ def find_recipe(name: str, folder: Path) -> Path:
     known = (*list_recipes(folder), *_recipes_here(folder))
     empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example cpu` writes one"
     listing = f"recipes: {', '.join(known)}" if known else empty
-    if name in list_recipes(examples_folder()):
-        listing = f"`envbuilder init --example {name}` writes the example of this name; {listing}"
     meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
     hint = f"{meant}{listing}; a path to a recipe file works as well"
+    if not known and name in list_recipes(examples_folder()):
+        hint = f"`envbuilder init --example {name}` writes the example of this name"
     raise UsageError(_why_no_file(path) or f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
 
 

@@ -752,7 +752,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_that_exist(folder):
         find_recipe("A10", folder)
     assert caught.value.hint.startswith("did you mean `a100`? recipes: a100, h100")
     with pytest.raises(UsageError) as caught:
-        find_recipe("a100", folder / "src")
+        find_recipe("mine", folder / "src")
     assert "holds no recipes" in caught.value.hint
     with pytest.raises(UsageError, match="no recipe file"):
         find_recipe("none.yaml", folder)
@@ -780,3 +780,13 @@ def test_a_recipe_without_torch_has_nothing_that_is_for_torch(folder, key):
     assert [(one.code, one.message.partition(": ")[2]) for one in refused.value.findings] == [
         ("EB126", f"`{key.partition(':')[0]}` needs `pytorch`")
     ]
+
+
+def test_an_example_that_is_not_copied_yet_is_offered_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        find_recipe("cpu", Path("recipes"))
+    assert caught.value.hint == "`envbuilder init --example cpu` writes the example of this name"
+    with pytest.raises(UsageError) as caught:
+        find_recipe("mine", Path("recipes"))
+    assert "init --example cpu" in caught.value.hint
