@@ -156,7 +156,7 @@ def find_recipe(name: str, folder: Path) -> Path:
     meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
     hint = f"{meant}{listing}; a path to a recipe file works as well"
     if not known and name in list_recipes(examples_folder()):
-        hint = f"`envbuilder init --example {name}` writes the example of this name"
+        hint = f"`envbuilder init --example {pasted(name)}` writes the example of this name"
     raise UsageError(_why_no_file(path) or f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
 
 
