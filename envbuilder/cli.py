@@ -115,6 +115,7 @@ app = typer.Typer(
     name="envbuilder", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="One recipe becomes one environment: a Docker image and a SIF that hold the same files.",
+    epilog="Begin with `envbuilder init --example cpu`, then `envbuilder build cpu`.",
 )  # fmt: skip
 
 

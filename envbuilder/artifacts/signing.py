@@ -56,7 +56,7 @@ def sign(
     Earlier signatures are removed, since `apptainer verify --key` wants every signature to be of that key.
     Apptainer reads no PEM key with a passphrase, so it gets the decrypted key on stdin, never in a file.
     """
-    private = _load_private(key, passphrase)
+    private = load_private(key, passphrase)
     with beside(sif) as work:
         copy = work / sif.name
         shutil.copy2(sif, copy)  # a killed run leaves the SIF as it was
@@ -113,7 +113,7 @@ def verify_sif_signature(sif: Path, *, key: Path, runner: Runner) -> str:
 
 def make_bundle(statement: str, key: PrivateKey) -> str:
     """Return a Sigstore bundle, version 0.3, around an in-toto statement. It does not contain the public key."""
-    signature = _sign(key, encode(statement.encode()))
+    signature = sign_bytes(key, encode(statement.encode()))
     envelope = {
         "payload": base64.b64encode(statement.encode()).decode(),
         "payloadType": PROVENANCE_TYPE,
@@ -140,7 +140,8 @@ def _subjects(image: Path, sif: Path) -> tuple[Subject, Subject]:
     )
 
 
-def _sign(key: PrivateKey, data: bytes) -> bytes:
+def sign_bytes(key: PrivateKey, data: bytes) -> bytes:
+    """Return a signature that the same key and bytes always have."""
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return key.sign(data)
     if isinstance(key, rsa.RSAPrivateKey):
@@ -169,12 +170,12 @@ def load_either(path: Path, passphrase: Passphrase) -> tuple[PublicKey, PrivateK
     """Return the public key of a PEM file, and the private one when the file holds that."""
     with contextlib.suppress(OSError):
         if b"PRIVATE KEY-----" in path.read_bytes():
-            private = _load_private(path, passphrase)
+            private = load_private(path, passphrase)
             return private.public_key(), private
     return load_public(path), None
 
 
-def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
+def load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
     with blaming_path(f"cannot read the key `{path}`", hint=_KEY_HINT):
         content = path.read_bytes()
     try:

@@ -15,6 +15,7 @@ from envbuilder.builder.context import BuildContext, worker_threads
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import pasted
 from envbuilder.recipe.load import expand, find_recipe, need_recipes
 
 
@@ -60,6 +61,7 @@ class BuildResult:
     findings: tuple[Finding, ...]
     not_loaded: str = ""  # why the image is in no Docker engine
     tested: bool = False  # the artifacts were there, and were tested anew
+    runs_here: bool = True  # False: on machines with another processor
 
     @property
     def words(self) -> str:
@@ -94,6 +96,11 @@ class BuildResult:
             f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
             f"  image  {image}  sha256:{self.record.manifest}",
             f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
+            *(
+                (f"  next   envbuilder exec {pasted(self.outputs.sif)} -- python",)
+                if self.done and self.runs_here
+                else ()
+            ),
         ]
         return "\n".join(lines)
 

@@ -50,6 +50,7 @@ from envbuilder.core.console import Console, ended_steps, log_to
 from envbuilder.core.errors import BuildError, CompileError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.private import make_folder_for_all
+from envbuilder.core.processor import own_processor
 from envbuilder.core.system import why_no_engine
 from envbuilder.layers.entry import Entry
 from envbuilder.lock.model import LockedBase, lock_artifacts
@@ -220,7 +221,10 @@ class _Build:
         image = outputs.image_name if docker else ""
         tested = passed_tests(self.recipe, image=bool(image), findings=findings)
         record = replace(built.record, tested=tested)
-        return BuildResult(outputs=outputs, record=record, done=True, image=image, findings=findings)
+        return BuildResult(
+            outputs=outputs, record=record, done=True, image=image, findings=findings,
+            runs_here=self.recipe.processor is own_processor(),
+        )  # fmt: skip
 
     def test_again(self, result: BuildResult) -> BuildResult:
         """Test the artifacts that are there, because other tests have passed than the recipe has now."""

@@ -21,7 +21,7 @@ from envbuilder.init import NewRecipe, RecipeSources, as_text, as_typed, copy_ex
 @command(
     "init",
     "envbuilder init mine",
-    "envbuilder init --example a100",
+    "envbuilder init --example cpu",
     "envbuilder init mine --gpu A100 --pytorch 2.6.0",
     "envbuilder init mine --from . --gpu A100 --try",
     "envbuilder init mine --from environment.yml --gpu A100",

@@ -49,7 +49,7 @@ from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pyproj
 from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
 from envbuilder.recipe.extension import Extension
-from envbuilder.recipe.load import list_recipes, load, new_path, recipes_folder
+from envbuilder.recipe.load import examples_folder, list_recipes, load, new_path, recipes_folder
 from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
 from envbuilder.recipe.requirement_file import parse_place
 from envbuilder.sources.git import check_out, find_commit
@@ -291,7 +291,7 @@ def write_recipe(
 ) -> tuple[Recipe, tuple[Finding, ...]]:
     """Write a recipe of what the sources say and, with `ask`, of what the user answers. Raises UsageError where too little is known."""
     if not name:
-        hint = "`envbuilder init NAME`, or `envbuilder init --example a100`"
+        hint = "`envbuilder init NAME`, or `envbuilder init --example cpu`"
         raise UsageError("which name has the new recipe?", hint=hint)
     new_path(name, recipes)
     requests = Requests(wanted=sources.wanted, python=sources.versions.get("python", ""))
@@ -403,12 +403,6 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) ->
         if key not in requests.pins:
             take = functools.partial(_take_version, tables, requests, key, "your answer")
             settle(f"{title} ({', '.join(_offered(key, tables)[-4:])})", _ANY, take)
-
-
-def examples_folder(package: Path = Path(__file__).parents[1]) -> Path:
-    """Return the folder of the example recipes: a wheel has it in the package, a clone beside it."""
-    packed = package / "examples"
-    return packed if packed.is_dir() else package.with_name("recipes")
 
 
 def copy_example(name: str, folder: Path) -> Recipe:

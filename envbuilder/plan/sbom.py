@@ -8,9 +8,10 @@ the format DEP-5. Nothing is guessed from a license's text: an unclear declarati
 """
 
 import functools
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -55,23 +56,30 @@ UNKNOWN: Final = License()
 
 def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
     """Return the SBOM in SPDX 2.3. `licenses` maps the sha256 of a file to its license."""
+    files = {file: licenses.get(file.sha256, UNKNOWN) for file in every_artifact(plan)}
+    return make_document(
+        plan.name, plan.key, version=plan.key[:12], epoch=plan.epoch, purpose="CONTAINER", files=files,
+        others=(*_image(plan), *map(_extension, plan.extensions)),
+    )  # fmt: skip
+
+
+def make_document(
+    name: str, key: str, *,
+    version: str, epoch: int, purpose: str, files: Mapping[Artifact, License], others: Sequence[dict[str, object]] = (),
+) -> str:  # fmt: skip
+    """Return the SBOM of anything that is made of locked files. `key` names its content."""
     top = "SPDXRef-environment"
-    packages = [*_artifacts(plan, licenses), *_image(plan), *map(_extension, plan.extensions)]
-    references = sorted(
-        {name for declared in licenses.values() for name in own_references(declared.expression)}
-    )
-    created = datetime.fromtimestamp(plan.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    packages = [*itertools.starmap(_artifact, files.items()), *others]
+    references = sorted({name for declared in files.values() for name in own_references(declared.expression)})
+    created = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
-        "name": plan.name,
-        "documentNamespace": f"https://spdx.org/spdxdocs/envbuilder-{plan.name}-{plan.key}",
+        "name": name,
+        "documentNamespace": f"https://spdx.org/spdxdocs/envbuilder-{name}-{key}",
         "creationInfo": {"created": created, "creators": [f"Tool: envbuilder-{__version__}"]},
-        "packages": [
-            _package(top, plan.name, plan.key[:12]) | {"primaryPackagePurpose": "CONTAINER"},
-            *packages,
-        ],
+        "packages": [_package(top, name, version) | {"primaryPackagePurpose": purpose}, *packages],
         "hasExtractedLicensingInfos": [
             {
                 "licenseId": name,
@@ -114,21 +122,19 @@ def _supplier(artifact: Artifact) -> str:
     return f"Organization: {distribution_of(artifact).capitalize()}"
 
 
-def _artifacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str, object]]:
-    for file in every_artifact(plan):
-        declared = licenses.get(file.sha256, UNKNOWN)
-        package = _package(_identity(file.kind, file.name, file.sha256), file.name, file.version)
-        package |= {
-            "externalRefs": _references(purl(file)),
-            "packageFileName": file.filename,
-            "sourceInfo": f"{file.source}: {file.path}",
-            "supplier": _supplier(file),
-            "licenseDeclared": declared.expression or NOASSERTION,
-            "checksums": [{"algorithm": "SHA256", "checksumValue": file.sha256}],
-        }
-        if declared.stated and declared.stated != declared.expression:
-            package["licenseComments"] = f"the package says: {declared.stated}"
-        yield package
+def _artifact(file: Artifact, declared: License) -> dict[str, object]:
+    package = _package(_identity(file.kind, file.name, file.sha256), file.name, file.version)
+    package |= {
+        "externalRefs": _references(purl(file)),
+        "packageFileName": file.filename,
+        "sourceInfo": f"{file.source}: {file.path}",
+        "supplier": _supplier(file),
+        "licenseDeclared": declared.expression or NOASSERTION,
+        "checksums": [{"algorithm": "SHA256", "checksumValue": file.sha256}],
+    }
+    if declared.stated and declared.stated != declared.expression:
+        package["licenseComments"] = f"the package says: {declared.stated}"
+    return package
 
 
 def _image(plan: Plan) -> Iterator[dict[str, object]]:

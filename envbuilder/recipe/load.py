@@ -95,11 +95,21 @@ def _names(path: Path) -> tuple[str, ...]:
     return tuple(f"{path.stem}{MARK}{variant}" for variant in variants) or (path.stem,)
 
 
+def examples_folder(package: Path = Path(__file__).parents[1]) -> Path:
+    """Return the folder of the example recipes: a wheel has it in the package, a clone beside it."""
+    packed = package / "examples"
+    return packed if packed.is_dir() else package.with_name("recipes")
+
+
 def need_recipes(folder: Path) -> tuple[str, ...]:
     """Return the names of the recipes in a folder. Raises UsageError if there are none."""
     names = list_recipes(folder)
     if not names:
-        hint = "`envbuilder init NAME` writes a first one, and `envbuilder init --example a100` an example; `--recipes` names another folder"
+        examples = ", ".join(list_recipes(examples_folder()))
+        hint = (
+            "`envbuilder init NAME` writes a first one, and `envbuilder init --example cpu` an example "
+            f"({examples}); `--recipes` names another folder"
+        )
         raise UsageError(f"`{folder}` holds no recipes", hint=hint)
     return names
 
@@ -141,10 +151,12 @@ def find_recipe(name: str, folder: Path) -> Path:
     if _is_recipe(file_of(here)[0]):
         return here  # `init` writes it beside the sources of its extensions
     known = (*list_recipes(folder), *_recipes_here(folder))
-    empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example a100` writes one"
+    empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` or `init --example cpu` writes one"
     listing = f"recipes: {', '.join(known)}" if known else empty
     meant = _with_ending(name) or _with_ending(str(folder / name)) or nearest(name, known)
     hint = f"{meant}{listing}; a path to a recipe file works as well"
+    if not known and name in list_recipes(examples_folder()):
+        hint = f"`envbuilder init --example {pasted(name)}` writes the example of this name"
     raise UsageError(_why_no_file(path) or f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
 
 

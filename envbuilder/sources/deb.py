@@ -1,6 +1,6 @@
 """Read .deb packages without dpkg, as the program that unpacks them does. Raises BuildError for damage, with the package's name.
 
-`python-debian` is under the GPL, which the zipapp with all its packages cannot hold, and unpacks without a bound.
+`python-debian` is under the GPL, which the single file of a release with all its packages cannot hold, and unpacks without a bound.
 """
 
 import contextlib

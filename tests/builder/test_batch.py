@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -281,3 +282,10 @@ def test_one_after_the_other_folds_and_several_at_a_time_do_not(shop: BuildConte
     ]  # fmt: skip
     build_several(("a", "b"), shop, build, jobs=2)
     assert sorted(capsys.readouterr().err.splitlines()) == ["a: built and verified", "b: built and verified"]
+
+
+def test_a_build_says_what_to_type_next_where_it_can_be_started():
+    lines = result("cpu").text().splitlines()
+    assert lines[-1] == "  next   envbuilder exec build/cpu.sif -- python"
+    for other in (replace(result("cpu"), runs_here=False), result("cpu", done=False)):
+        assert "next" not in other.text()

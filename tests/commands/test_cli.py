@@ -150,7 +150,7 @@ def test_list_of_a_folder_without_recipes_is_no_success(call: Call, tmp_path: Pa
     assert (answer.code, answer.out) == (2, "")
     assert f"`{tmp_path / place}` holds no recipes" in answer.err
     assert (
-        "hint: `envbuilder init NAME` writes a first one, and `envbuilder init --example a100`" in answer.err
+        "hint: `envbuilder init NAME` writes a first one, and `envbuilder init --example cpu`" in answer.err
     )
 
 

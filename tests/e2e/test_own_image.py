@@ -33,7 +33,7 @@ class Own:
 
     sif: Path
     recipe: Path
-    image: str = "envbuilder/envbuilder"
+    image: str = "envbuilder/envbuilder-hpc"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def envbuilder() -> Iterator[Own]:
         save_text(base.with_suffix(".lock"), lock_text(replace(lock, debs=debs, wheels=wheels)))
         run(ROOT / "scripts/image", "--base", base, folder / "out")
         recipe, _ = make_tiny(folder / "recipe")
-        yield Own(folder / "out/envbuilder.sif", recipe)
+        yield Own(folder / "out/envbuilder-hpc.sif", recipe)
         run("docker", "image", "rm", "--force", Own.image)
 
 
@@ -58,7 +58,7 @@ def test_what_is_named_reaches_envbuilder(envbuilder: Own):
     for start in (("apptainer", "run", envbuilder.sif), ("docker", "run", "--rm", envbuilder.image)):
         assert run(*start, "--version") == version
         assert "Usage: envbuilder" in attempt(*start).stderr
-    words = ("exec", "envbuilder", "--artifacts", envbuilder.sif.parent, "--in", "image", "--", "python", "-c", "print(6 * 7)")  # fmt: skip
+    words = ("exec", "envbuilder-hpc", "--artifacts", envbuilder.sif.parent, "--in", "image", "--", "python", "-c", "print(6 * 7)")  # fmt: skip
     assert run(ENVBUILDER, *words) == "42\n"
 
 

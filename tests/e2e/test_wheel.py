@@ -1,14 +1,12 @@
 """The wheel alone, as users have it: in an environment of its own, away from the repository, with what it says that it needs."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, Ended, attempt, open_folder, run
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 UV = ROOT / ".venv/bin/uv"
@@ -81,31 +79,3 @@ def test_it_builds_what_the_repository_builds(installed: Path, cpu: Built):
         call(installed, *words, "--artifacts", out)
     assert "</html>" in (out / "cpu.html").read_text()
     run("bash", "-n", out / "job.sh")
-
-
-def test_one_file_runs_without_an_index_and_is_the_same_bytes_again(installed: Path, tmp_path: Path):
-    (wheel,) = installed.parents[2].glob("*.whl")
-    files = [tmp_path / "one.pyz", tmp_path / "a folder with spaces and ä" / "other.pyz"]
-    files[1].parent.mkdir()
-    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    for file in files:
-        run(
-            ROOT / ".venv/bin/python", ROOT / "scripts/make_zipapp.py", wheel, file, tmp_path / "wheels",
-            python,
-        )  # fmt: skip
-    assert files[0].read_bytes() == files[1].read_bytes()
-    home = tmp_path / "home"
-    home.mkdir()
-
-    def start(*words: str) -> Ended:
-        command = ("/usr/bin/python3", "-I", files[1], *words)
-        env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "UV_INDEX_URL": "http://127.0.0.1:9/"}
-        return subprocess.run(command, cwd=home, env=env, check=False, capture_output=True, text=True)
-
-    first = start("init", "--example", "cpu")
-    assert (first.returncode, first.stderr.count("once")) == (0, 1), first.stderr
-    assert start("--version").stdout == run(installed, "--version")
-    assert start("list").stdout.split()[:3] == ["cpu", "torch", "2.13.0"]
-    checked = start("check", "cpu")
-    assert (checked.returncode, checked.stderr) == (0, "")
-    assert len(list((home / ".cache/envbuilder-app").iterdir())) == 1

@@ -21,7 +21,6 @@ from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.init import (
     RecipeSources,
     ask_missing,
-    examples_folder,
     make,
     read_facts,
     read_machine,
@@ -35,7 +34,7 @@ from envbuilder.init.project import read_git
 from envbuilder.init.requests import Requests
 from envbuilder.lock.file import load_fresh
 from envbuilder.node.nccl.facts import Facts, Gpu
-from envbuilder.recipe.load import list_recipes, load, new_path
+from envbuilder.recipe.load import examples_folder, list_recipes, load, new_path
 from envbuilder.recipe.model import Recipe
 from tests.support.runner import FakeRunner
 

@@ -435,6 +435,17 @@ def test_the_report_says_why_and_how_for_what_is_not_well(machine: Machine):
     at = next(number for number, line in enumerate(lines) if "/dev/shm" in line)
     assert lines[at].split() == ["warning", "/dev/shm", "0.1", "GB"]
     assert [line.strip().partition(":")[0] for line in lines[at + 1 : at + 3]] == ["why", "repair"]
+    assert lines[-1] == "nothing is missing"
+
+
+def test_the_report_ends_with_the_one_thing_to_do_first(machine: Machine):
+    assert as_text(examine(machine, [Purpose.BUILD])).endswith(
+        "\nnothing is missing; begin with `envbuilder init --example cpu`"
+    )
+    seen = examine(replace(machine, runner=FakePrograms({}), kernel="4.7.10", uid=1000), [Purpose.BUILD])
+    missing = [item for item in seen.items if item.state is State.MISSING]
+    rest = f"; {len(missing) - 1} more above" if missing[1:] else ""
+    assert as_text(seen).splitlines()[-1] == f"first: {missing[0].repair}{rest}"
 
 
 def test_codes_are_the_doctors_own():

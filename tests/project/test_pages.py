@@ -25,7 +25,7 @@ WITH_COMMANDS = [page for page in PAGES if any(block.language == "console" for b
 LANGUAGES = {"console", "sh", "yaml", "json", "python", "text", "", "{toctree}", "{include}"}
 # What else a block of commands that are not run may start with: programs that people have.
 OTHERS = set(
-    ". a100-exec apptainer buildah docker enroot export kubectl ln make module nvcc nvidia-smi openssl pip podman"  # noqa: SIM905
+    ". a100-exec apptainer buildah docker enroot export kubectl ln make module nvcc nvidia-smi openssl pip podman sha256sum"  # noqa: SIM905
     " python python3 rsync sed srun ssh torchrun uv".split()
 )
 

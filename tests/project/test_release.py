@@ -1,19 +1,26 @@
 """A release: which files it has, that it is the same bytes wherever it is made, and what it refuses."""
 
-import ast
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
 from envbuilder import __version__
+from envbuilder.artifacts.signing import load_public, signed_by
+from envbuilder.artifacts.statement import read_signed_release
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.processor import X86_64
+from scripts.make_single_file import pack, start_of
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.programs
@@ -88,31 +95,122 @@ def test_a_wheel_has_every_file_of_the_recipes(made: Path):
     }
 
 
-def test_the_start_of_the_single_file_can_be_read_by_an_old_python():
-    ast.parse((ROOT / "scripts/zipapp_main.py").read_text(), feature_version=(3, 6))
+@pytest.fixture
+def single(tmp_path: Path) -> Path:
+    """A single file whose program prints its words."""
+    app = tmp_path / "app"
+    (app / "usr/bin").mkdir(parents=True)
+    for name, text in {"python3": "exit 0", "envbuilder": "printf '%s,' \"$@\""}.items():
+        (app / "usr/bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (app / "usr/bin" / name).chmod(0o755)
+    payload = pack(app)
+    (tmp_path / "one.run").write_bytes(start_of(payload, X86_64) + payload)
+    (tmp_path / "one.run").chmod(0o755)
+    return tmp_path / "one.run"
+
+
+def start(single: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    env = {"HOME": str(single.parent / "home"), "PATH": "/usr/bin:/bin"} | env
+    return subprocess.run([single, *words], env=env, check=False, capture_output=True, text=True)
+
+
+def test_the_single_file_is_unpacked_once_and_then_started_with_its_words(single: Path):
+    first, second = (start(single, "a b", "") for _ in range(2))
+    assert (first.stdout, first.stderr.count("once")) == ("a b,,", 1), first.stderr
+    assert (second.stdout, second.stderr) == ("a b,,", "")
+    (folder,) = (single.parent / "home/.cache/envbuilder-app").iterdir()
+    assert folder.name.startswith(f"{__version__}-")
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_single_files_that_start_at_once_leave_one_folder(single: Path):
+    with ThreadPoolExecutor(4) as pool:
+        ended = list(pool.map(lambda _: start(single, "x"), range(4)))
+    assert [(one.returncode, one.stdout) for one in ended] == [(0, "x,")] * 4
+    assert len(list((single.parent / "home/.cache/envbuilder-app").iterdir())) == 1
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("fault", "words"),
     [
-        ("sys.version_info = (3, 6, 8)", "envbuilder needs Python 3.11 or newer, and this is Python 3.6"),
-        ("sys.version_info = (3, 19, 0)", "this file is for Python 3.11, 3.12, and this is Python 3.19"),
-        ("platform.machine = lambda: 'aarch64'", "this file is for x86-64 Linux with glibc, and this is Linux aarch64"),
-        ("platform.system = lambda: 'Darwin'; del os.confstr", "this is Darwin x86_64"),
-        ("os.confstr = lambda name: 'glibc 2.17'", "envbuilder needs glibc 2.28 or newer, and this is glibc 2.17"),
-        ("sys.version_info = (3, 11, 0); os.environ['XDG_CACHE_HOME'] = '/dev/null'", "`/dev/null/envbuilder-app` could not be made"),
+        ("cut", "envbuilder could not be unpacked into"),
+        ("flipped", "envbuilder could not be unpacked into"),
+        ("processor", "this file is for x86_64 Linux, and this is Linux aarch64"),
+        ("home", "`/dev/null/.cache/envbuilder-app` could not be made"),
+        ("open", "must be a folder of yours that nobody else can write"),
+        ("noexec", "no program can be started in"),
     ],
-)  # fmt: skip
-def test_the_single_file_says_in_one_sentence_where_it_cannot_run(change: str, told: str, tmp_path: Path):
-    with zipfile.ZipFile(tmp_path / "one.pyz", "w") as archive:
-        archive.write(ROOT / "scripts/zipapp_main.py", "__main__.py")
-        archive.writestr("pythons.txt", "3.11\n3.12")
-        archive.writestr("requirements.txt", "")
-    code = f"import os, platform, runpy, sys; {change}; runpy.run_path({str(tmp_path / 'one.pyz')!r}, run_name='__main__')"
-    ended = subprocess.run([sys.executable, "-I", "-c", code], check=False, capture_output=True, text=True)
-    assert (ended.returncode, told in ended.stderr.splitlines()[0]) == (8, True), ended.stderr
-    assert ended.stderr.splitlines()[1:2] == [""]
-    assert ended.stderr.splitlines()[2].startswith("hint: ")
+)
+def test_the_single_file_says_in_one_sentence_where_it_cannot_run(fault: str, words: str, single: Path):
+    content, env = single.read_bytes(), {}
+    if fault == "cut":
+        single.write_bytes(content[:-40])
+    elif fault == "flipped":
+        single.write_bytes(content[:-6] + bytes([content[-6] ^ 1]) + content[-5:])  # in the sum of its tar
+    elif fault == "processor":
+        (single.parent / "uname").write_text(
+            "#!/bin/sh\ncase $1 in -s) echo Linux ;; *) echo aarch64 ;; esac\n"
+        )
+        (single.parent / "uname").chmod(0o755)
+        env = {"PATH": f"{single.parent}:/usr/bin:/bin"}
+    elif fault == "home":
+        env = {"HOME": "/dev/null"}
+    elif fault == "open":
+        (single.parent / "home/.cache/envbuilder-app").mkdir(parents=True)
+        (single.parent / "home/.cache/envbuilder-app").chmod(0o777)
+    else:
+        payload = pack(
+            shutil.copytree(single.parent / "app", single.parent / "other", ignore=lambda *_: ["python3"])
+        )
+        single.write_bytes(start_of(payload, X86_64) + payload)
+    ended = start(single, "list", **env)
+    lines = ended.stderr.removeprefix(
+        next(iter(re.findall(r"envbuilder: unpacking.*\n", ended.stderr)), "")
+    ).splitlines()
+    assert (ended.returncode, lines[1]) == (8, ""), ended.stderr
+    assert words in lines[0]
+    assert lines[2].startswith("hint: ")
+    home = single.parent / "home/.cache/envbuilder-app"
+    assert not home.exists() or not list(home.iterdir())
+
+
+def test_a_release_has_the_sums_and_the_provenance_of_its_files(made: Path):
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made, check=True, capture_output=True
+    )
+    names = {path.name for path in made.iterdir()} - {"SHA256SUMS"}
+    assert {line.split()[1] for line in (made / "SHA256SUMS").read_text().splitlines()} == names
+    statement = json.loads((made / f"envbuilder-hpc-{__version__}.provenance.json").read_text())
+    subjects = {subject["name"] for subject in statement["subject"]}
+    assert subjects == {name for name in names if not name.endswith(".provenance.json")}
+    commit = git(made.parent, "rev-parse", "HEAD").strip()
+    assert statement["predicate"]["buildDefinition"]["externalParameters"]["commit"] == commit
+
+
+def test_a_key_signs_sums_and_provenance_so_that_others_can_check(tmp_path: Path):
+    key, public, files = tmp_path / "key.pem", tmp_path / "public.pem", tmp_path / "dist"
+    files.mkdir()
+    (files / "a.whl").write_bytes(b"one")
+    make = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(key)]
+    for command in (make, ["openssl", "pkey", "-in", str(key), "-pubout", "-out", str(public)]):
+        subprocess.run(command, check=True, capture_output=True)
+    words = [sys.executable, "-m", "scripts.sign_release", str(files), "0" * 40, "1700000000", str(key)]
+    subprocess.run(words, cwd=ROOT, check=True)
+    check = [
+        "openssl",
+        "dgst",
+        "-sha256",
+        "-verify",
+        str(public),
+        "-signature",
+        "SHA256SUMS.sig",
+        "SHA256SUMS",
+    ]
+    subprocess.run(check, cwd=files, check=True, capture_output=True)
+    bundle = (files / f"envbuilder-hpc-{__version__}.provenance.sigstore.json").read_bytes()
+    signed = read_signed_release(bundle, "bundle", signed_by(load_public(public)))
+    assert signed.digests == {sha256_file(files / "a.whl")}
+    assert str(signed.release) == f"envbuilder-hpc:v{__version__}, signed 2023-11-14 22:13 UTC"
 
 
 def test_the_wheel_says_what_it_is(made: Path):

@@ -772,7 +772,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_that_exist(folder):
         find_recipe("A10", folder)
     assert caught.value.hint.startswith("did you mean `a100`? recipes: a100, h100")
     with pytest.raises(UsageError) as caught:
-        find_recipe("a100", folder / "src")
+        find_recipe("mine", folder / "src")
     assert "holds no recipes" in caught.value.hint
     with pytest.raises(UsageError, match="no recipe file"):
         find_recipe("none.yaml", folder)
@@ -787,7 +787,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 @pytest.mark.parametrize("name", list_recipes(RECIPES))
 def test_each_recipe_of_ours_is_read(name):
     recipe = load(find_recipe(name, RECIPES))
-    assert bool(recipe.extensions) == (name != "envbuilder-base")
+    assert bool(recipe.extensions) != name.startswith("envbuilder-base")
 
 
 @pytest.mark.parametrize("key", ['cuda: "12.4"\ngpus: [A100]', "extensions: [{name: x, path: .}]"])
@@ -817,3 +817,13 @@ def test_ops_of_a_deepspeed_that_nothing_brings_are_refused_with_what_to_add(fol
         written(folder, f"{LEAST}extensions: [{{name: ops, deepspeed: [cpu_adam]}}]\n")
     (finding,) = caught.value.findings
     assert finding.hint == "add `deepspeed` to `packages`"
+
+
+def test_an_example_that_is_not_copied_yet_is_offered_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        find_recipe("cpu", Path("recipes"))
+    assert caught.value.hint == "`envbuilder init --example cpu` writes the example of this name"
+    with pytest.raises(UsageError) as caught:
+        find_recipe("mine", Path("recipes"))
+    assert "init --example cpu" in caught.value.hint

@@ -58,6 +58,7 @@ RELEASE: Final = (
     "archives",
     "build_tools",
     "checkouts",
+    "single_file",
     "wheel_sources",
     "interrupted",
 )  # modules that only `--release` runs

@@ -95,4 +95,14 @@ def as_text(report: DoctorReport, width: int = 0) -> str:
                 rows = [(" " * 9, f"{name}: {words}") for name, words in notes.items() if words]
                 lines += [columns([row], width) for row in rows]
         lines.append("")
-    return "\n".join([*lines, *(f"done: {command}" for command in report.done)]).rstrip()
+    return "\n".join([*lines, *(f"done: {command}" for command in report.done), _next(report)]).rstrip()
+
+
+def _next(report: DoctorReport) -> str:
+    """Return the line with the first thing to do. What only warns can wait."""
+    missing = [item for item in report.items if item.state is State.MISSING]
+    if missing:
+        rest = f"; {len(missing) - 1} more above" if missing[1:] else ""
+        return f"first: {missing[0].repair or missing[0].found}{rest}"
+    begin = "; begin with `envbuilder init --example cpu`" if Purpose.BUILD in report.found else ""
+    return f"nothing is missing{begin}"
