@@ -326,6 +326,7 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         constraints=tuple(dict.fromkeys(bounds)),
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
         indexes=file.indexes,
+        conda=file.conda,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
         files=tuple(dict.fromkeys((*files, *named, *keys, *wheels))),
