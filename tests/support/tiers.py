@@ -59,6 +59,7 @@ RELEASE: Final = (
     "build_tools",
     "checkouts",
     "wheel_sources",
+    "conda",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
