@@ -32,7 +32,7 @@ from envbuilder.core.cache import (
 from envbuilder.core.console import Console
 from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.processor import own_processor
+from envbuilder.core.processor import X86_64, own_processor
 from envbuilder.core.system import Limits
 from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
@@ -40,6 +40,7 @@ from envbuilder.lock.model import Artifact, Tools
 from envbuilder.plan.contents import runtime_program
 from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import (
+    CondaStep,
     CudaStep,
     InterpreterStep,
     OsStep,
@@ -107,7 +108,10 @@ def lower_steps(step: ProgramStep, plan: Plan) -> tuple[RootStep, ...]:
     """
     names = set(step.made_by(plan).root)
     reads_wheels = isinstance(step, PythonStep) or all(package.kind == "wheel" for package in step.artifacts)
-    if isinstance(step, PythonStep | CudaStep) and reads_wheels and not plan.os.base:
+    # The Python among conda's packages runs, and that of another processor only in the emulated root.
+    if isinstance(step, CondaStep):
+        reads_wheels = not step.reads and plan.processor is X86_64
+    if isinstance(step, PythonStep | CudaStep | CondaStep) and reads_wheels and not plan.os.base:
         names.remove(OsStep.name)
     return root_steps(plan.named(names))
 

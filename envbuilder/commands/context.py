@@ -29,7 +29,7 @@ _RECIPE_FILE: Final = re.compile(r"([a-z0-9][a-z0-9._-]*)\.yaml")
 # The settings of envbuilder and those inside of its environments, without the prefix.
 SETTING: Final = "ENVBUILDER_"
 SETTINGS: Final = frozenset({
-    "APT_MIRRORS", "CACHE", "CACHE_LIMIT", "CUDA_REDIST", "DEBIAN_KEYRING", "DEBIAN_MIRROR",
+    "APT_MIRRORS", "CACHE", "CACHE_LIMIT", "CONDA_MIRRORS", "CUDA_REDIST", "DEBIAN_KEYRING", "DEBIAN_MIRROR",
     "DEBIAN_SECURITY", "DEBIAN_SNAPSHOT", "DEBUG", "EXTENSIONS", "EXTENSION_STORE", "FOLDERS", "INDEX",
     "JOB", "KEY", "KEY_PASSPHRASE", "LAYER_STORE", "NCCL", "PYTORCH_INDEX", "RECIPES", "REGISTRY",
     "REGISTRY_HTTP", "REGISTRY_MIRRORS", "SHELL", "SITE", "START", "STORE_KEY", "UBUNTU_FILES",

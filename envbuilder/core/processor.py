@@ -18,6 +18,7 @@ class Processor:
     debian: str  # of Debian, Ubuntu, OCI images and Go: amd64
     machine: str  # of `uname -m`, wheels, GNU tools and Python's builds: x86_64
     cuda: str  # of NVIDIA's archive and apt repositories: x86_64, and `sbsa` of Arm servers
+    conda: str  # of conda's channels: linux-64
     sif: str  # of the header of SIFs: 02
     elf: int  # e_machine of its programs
     loader: str  # of its programs, below /: lib64/ld-linux-x86-64.so.2
@@ -62,12 +63,12 @@ class Processor:
 
 NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
 X86_64: Final = Processor(
-    title="x86-64", debian="amd64", machine="x86_64", cuda="x86_64", sif="02", elf=62,
+    title="x86-64", debian="amd64", machine="x86_64", cuda="x86_64", conda="linux-64", sif="02", elf=62,
     loader="lib64/ld-linux-x86-64.so.2", page=4096, oldest_glibc=5,
     manylinux=((5, "manylinux1"), (12, "manylinux2010"), (17, "manylinux2014")),
 )  # fmt: skip
 AARCH64: Final = Processor(
-    title="64-bit Arm", debian="arm64", machine="aarch64", cuda="sbsa", sif="04", elf=183,
+    title="64-bit Arm", debian="arm64", machine="aarch64", cuda="sbsa", conda="linux-aarch64", sif="04", elf=183,
     loader="lib/ld-linux-aarch64.so.1", page=65536, oldest_glibc=17, manylinux=((17, "manylinux2014"),),
     gpus=("GH200", "GB200", "GB300", "Thor", "GB10"),
 )  # fmt: skip

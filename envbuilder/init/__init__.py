@@ -48,6 +48,7 @@ from envbuilder.init.requests import Requests
 from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pyproject
 from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
+from envbuilder.recipe.channels import NO_CONDA, Conda
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import examples_folder, list_recipes, load, new_path, recipes_folder
 from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
@@ -196,7 +197,8 @@ def make(
     extensions = [_placed(_for_gpus(extension, capabilities), home) for extension in recipe.extensions]
     if not recipe.gpus:
         extensions = [_without_cuda(extension, requests) for extension in extensions]
-    recipe = replace(recipe, extensions=tuple(extensions))
+    conda = Conda(channels=tuple(requests.channels), packages=tuple(requests.from_conda))
+    recipe = replace(recipe, extensions=tuple(extensions), conda=conda if conda.packages else NO_CONDA)
     requests.say_gates()
     home.mkdir(parents=True, exist_ok=True)
     if home == folder:
@@ -333,7 +335,9 @@ def _need_something(sources: RecipeSources, requests: Requests) -> None:
     if unknown := [name for name in sources.wanted if name not in requests.offered]:
         has = f"they have {', '.join(sorted(requests.offered))}" if requests.offered else "they have none"
         raise UsageError(f"no file has a group, an extra or an environment `{unknown[0]}`", hint=has)
-    content = (requests.pins, requests.packages, requests.apt, requests.extensions, requests.env)
+    content = (
+        requests.pins, requests.packages, requests.apt, requests.extensions, requests.env, requests.from_conda,
+    )  # fmt: skip
     if sources.projects and not any(content):
         raise UsageError(
             f"nothing that a recipe can hold was found in {', '.join(f'`{name}`' for name in sources.projects)}",

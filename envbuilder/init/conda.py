@@ -1,13 +1,14 @@
 """Read conda's `environment.yml` and the arguments of `conda install`.
 
 conda has names of its own and packages what Debian has as well: `conda.toml` has the usual ones. Any other name is taken for the
-name on a Python index, and all such names are said together.
+name on a Python index, and all such names are said together. A program or library that conda's channels alone have goes to the
+recipe's key `conda`, with the channels of the file.
 """
 
 import functools
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,12 +16,16 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, PlacedNode, load, text_of
 from envbuilder.init.pip import read_line, read_requirement
 from envbuilder.init.requests import CONFIGURED, Package, Requests
+from envbuilder.recipe.channels import CHANNEL
 from envbuilder.recipe.requirement_file import logical_lines
 
 _PINS: Final = {
     "python": "python", "cudatoolkit": "cuda", "pytorch-cuda": "cuda", "cuda-toolkit": "cuda", "cuda": "cuda", "cuda-nvcc": "cuda",
     "cuda-version": "cuda", "cudatoolkit-dev": "cuda",
 }  # fmt: skip
+_DEFAULTS: Final = "https://repo.anaconda.com/pkgs/main"
+_HOST: Final = "https://conda.anaconda.org"  # of the channels with a plain name
+_OF_PROGRAMS: Final = "bioconda"  # a channel of programs: another name of it is no Python package's
 _TABLE: Final = Path(__file__).with_name("conda.toml")
 # Packages of conda that Debian, torch or the toolkit replaces.
 _SYSTEM: Final = re.compile(
@@ -49,14 +54,17 @@ class _Names(NamedTuple):
 
     pypi: Mapping[str, str]
     debian: Mapping[str, str]
-    conda: Collection[str]
+    conda: Mapping[str, str]  # with the channel
+    modules: Collection[str]
 
 
 @functools.cache
 def _names() -> _Names:
     table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     same = {name: name for name in table["same"].split()}
-    return _Names(pypi=same | table["pypi"], debian=table["debian"], conda=table["conda"])
+    return _Names(
+        pypi=same | table["pypi"], debian=table["debian"], conda=table["conda"], modules=table["modules"]
+    )
 
 
 def read_environment(path: Path, requests: Requests) -> None:
@@ -67,6 +75,7 @@ def read_environment(path: Path, requests: Requests) -> None:
         raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
     if root.get("dependencies") is None:
         raise UsageError(f"`{path}` has no `dependencies`: it is no environment of conda")
+    listed: list[tuple[str, str]] = []  # channel and place
     for key, node in root.inner.items():
         match key:
             case "dependencies":
@@ -77,16 +86,43 @@ def read_environment(path: Path, requests: Requests) -> None:
                 for name, value in node.inner.items():
                     requests.variable(str(name), text_of(value.value), value.key_where)
             case "channels":
-                names = [text_of(item.value) for item in node.inner.values()]
-                if others := [name for name in names if name not in ("defaults", "conda-forge")]:
-                    requests.leave(node.key_where, f"channels: {', '.join(others)}", CONFIGURED)
+                listed = [(text_of(item.value), node.key_where) for item in node.inner.values()]
             case "name":
                 pass
             case "prefix":
                 requests.leave(node.key_where, f"prefix: {text_of(node.value)}", "a folder of one machine")
             case _:
                 requests.leave(node.key_where, str(key), "a key that recipes do not have")
+    if requests.from_conda:
+        _add_channels(listed, requests)
+    elif others := [name for name, _ in listed if name not in ("defaults", "conda-forge")]:
+        requests.leave(listed[0][1], f"channels: {', '.join(others)}", CONFIGURED)
     requests.say_together()
+
+
+def _add_channels(channels: Iterable[tuple[str, str]], requests: Requests) -> None:
+    """Put the channels of a file before those that a table knows: the first that has a name gives the package."""
+    addresses: list[str] = []
+    for name, where in channels:
+        plain = f"{_HOST}/{name}" if re.fullmatch(r"\w[\w-]*(/\w[\w.-]*)*", name) else name
+        address = _DEFAULTS if name == "defaults" else plain
+        if name == "nodefaults":
+            continue
+        if re.fullmatch(CHANNEL.pattern, address):
+            addresses.append(address)
+        else:
+            shown = "a channel with a token" if "/t/" in name else f"the channel {name}"
+            requests.leave(where, shown, f"expected {CHANNEL.expected}", hint=CHANNEL.hint)
+    requests.channels = list(dict.fromkeys((*addresses, *requests.channels)))
+
+
+def _take_from_conda(spec: str, channel: str, where: str, requests: Requests) -> None:
+    """Request a package of conda. `channel` is one that has it, by its plain name."""
+    requests.from_conda.setdefault(spec, where)
+    # The packages of other channels stand on those of conda-forge.
+    needed = (f"{_HOST}/conda-forge", f"{_HOST}/{channel}")
+    requests.channels = list(dict.fromkeys((*requests.channels, *needed)))
+    requests.note(where, f"`{spec}` comes from conda, beside the environment's Python")
 
 
 def _read_item(item: PlacedNode, path: Path, requests: Requests) -> None:
@@ -103,13 +139,18 @@ def _read_item(item: PlacedNode, path: Path, requests: Requests) -> None:
 
 def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
     """Read the arguments of `conda install`."""
-    rest = list(words)
+    rest, channels = list(words), list[tuple[str, str]]()
     while rest:
         word = rest.pop(0)
-        if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix"):
+        if word in ("-c", "--channel"):
+            channels += ((name, where) for name in rest[:1])
+            rest = rest[1:]
+        elif word in ("-n", "--name", "-p", "--prefix"):
             rest = rest[1:]
         elif not word.startswith("-"):
             read_spec(word, where, requests)
+    if requests.from_conda:
+        _add_channels(channels, requests)
     requests.say_together()
 
 
@@ -117,7 +158,7 @@ def read_locked(package: Package, where: str, requests: Requests) -> None:
     """Read a package that conda installs. Without Python in it, Debian's stands for it if a table knows which, else it is listed."""
     name, version, names = package.name.lower(), package.version, _names()
     usual, build = name.replace("_", "-"), f"={package.build}" if package.build else ""
-    known = {*_PINS, *names.pypi, *names.conda, "cpuonly"}
+    known = {*_PINS, *names.pypi, *names.conda, *names.modules, "cpuonly"}
     if usual in names.debian:
         requests.moved.append((where, f"{name} {version}"))
         requests.debian(names.debian[usual], where)
@@ -152,12 +193,13 @@ def read_spec(text: str, where: str, requests: Requests, *, purl: str = "") -> N
         requests.gpus = requests.gpus or ()
     elif usual in names.debian:
         requests.debian(names.debian[usual], where)
-    elif usual in names.conda:
+    elif usual in names.conda or (spec["channel"] == _OF_PROGRAMS and usual not in names.pypi):
+        plain = f"{name}{(spec['bounds'] or (spec['op'] or '') + (spec['version'] or '')).replace(' ', '')}"
+        _take_from_conda(plain, names.conda.get(usual, _OF_PROGRAMS), where, requests)
+    elif usual in names.modules:
+        hint = "look for its source; packages of the key `conda` have a Python of their own"
         requests.leave(
-            where,
-            text,
-            "only conda's channels have it",
-            hint="look for its source, or for a package of Debian",
+            where, text, "only conda's channels have it, and the environment imports it", hint=hint
         )
     elif name == "pip":
         hint = "packages go into the recipe's `packages`"

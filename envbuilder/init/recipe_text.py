@@ -16,6 +16,8 @@ _WHY = {
     "libxcrypt": "brings crypt.h, which the Python.h of some versions includes",
 }
 
+_IN_BRACKETS = r"[A-Za-z_][A-Za-z0-9_ ./:<>=+-]*"  # a channel's address, or a package of conda
+
 
 def recipe_text(
     recipe: Recipe, sources: Sequence[str], left: Sequence[Finding], *, has_schema: bool = True
@@ -53,6 +55,12 @@ def _lists(recipe: Recipe) -> Iterator[str]:
     for key, items in (("packages", recipe.packages), ("apt", recipe.apt)):
         if items:
             yield "\n".join([f"{key}:", *(f"  - {_plain(item)}" for item in items)])
+    if recipe.conda.packages:
+        texts = (
+            ", ".join(_plain(item, _IN_BRACKETS) for item in items)
+            for items in (recipe.conda.channels, recipe.conda.packages)
+        )
+        yield "conda:\n  channels: [{}]\n  packages: [{}]".format(*texts)
     if recipe.indexes:
         entries = (
             index_entry(index.place, is_page=not index.url, packages=index.packages, name=index.name)

@@ -98,6 +98,9 @@ class Requests:
     # Programs and libraries of conda: those that Debian's stand for, and those that only conda has, with their versions.
     moved: list[tuple[str, str]] = field(default_factory=list)
     conda: list[tuple[str, str]] = field(default_factory=list)
+    # For the key `conda`: packages → where, and addresses of channels.
+    from_conda: dict[str, str] = field(default_factory=dict)
+    channels: list[str] = field(default_factory=list)
     # Groups and extras of projects and locks, and environments of pixi: those that the user wants, and those that were seen.
     wanted: tuple[str, ...] = ()
     offered: set[str] = field(default_factory=set)
@@ -127,9 +130,9 @@ class Requests:
         """Report a line that the recipe leaves out."""
         self._say(InitCode.LEFT, where, f"left out {shown(text)}: {why}", hint)
 
-    def leave_all(self, where: str, texts: str, why: str) -> None:
+    def leave_all(self, where: str, texts: str, why: str, hint: str = "") -> None:
         """Report texts that the recipe leaves out for one reason, however many."""
-        self._say(InitCode.LEFT, where, f"left out {texts}: {why}", "")
+        self._say(InitCode.LEFT, where, f"left out {texts}: {why}", hint)
 
     def say_together(self) -> None:
         """Report the names of `system`, `guessed`, `moved` and `conda`, each list in one line."""
@@ -149,7 +152,7 @@ class Requests:
         if others:
             where, names = self.conda[0][0], ", ".join(others)
             why = "only conda has them: programs, libraries, and packages of its less usual channels"
-            self.leave_all(where, names, why)
+            self.leave_all(where, names, why, hint="the key `conda` of a recipe takes those that you need")
         for texts in (self.system, self.guessed, self.moved, self.conda):
             texts.clear()
 

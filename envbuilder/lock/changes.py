@@ -16,6 +16,7 @@ _DECIDED: Final = {
     "debs": "the Debian packages",
     "toolkit": "the CUDA toolkit",
     "wheels": "the Python packages",
+    "conda": "the packages of conda",
 }
 _OPTIONS: Final = (
     "sources", "include", "cflags", "cuda_cflags", "path", "git", "commit", "sdist", "url", "sha256", "capture", "env", "patch",
@@ -53,7 +54,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 
 def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
     """Return the differences: the lock's own keys, its base, its packages, its extensions."""
-    parts = ((lock.debs, lock.interpreters, lock.toolkit, lock.wheels) for lock in (old, new))
+    parts = ((lock.debs, lock.interpreters, lock.toolkit, lock.wheels, lock.conda) for lock in (old, new))
     return (
         *changes(_keys(old), _keys(new)),
         *_diff_bases(old.base, new.base),
@@ -68,6 +69,7 @@ def locked_packages(lock: Lock) -> dict[str, str]:
     """Return each package, extension and source of a lock with its version and file, as `diff` compares them."""
     rows = {package.name: _describe(package) for package in (*lock.debs, *lock.interpreters, *lock.toolkit)}
     rows |= {f"python {package.name}": _describe(package) for package in lock.wheels}
+    rows |= {f"conda {package.name}": _describe(package) for package in lock.conda}
     for extension in lock.extensions:
         archive, label = extension.archive, f"extension {extension.name}"
         rows[label] = _describe(archive) if archive else f"{len(extension.files)} files"

@@ -62,7 +62,9 @@ class _Head:
 
 def lock_text(lock: Lock) -> str:
     """Return the text of a lockfile, with its seal. Equal locks give equal bytes."""
-    tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
+    tidy = replace(
+        lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels), conda=_sorted(lock.conda)
+    )  # fmt: skip
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = adapter(Lock).dump_python(tidy, mode="json", exclude_defaults=True)
     return json.dumps(seal(head | body), indent=1, sort_keys=True, ensure_ascii=False) + "\n"

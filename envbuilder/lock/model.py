@@ -24,11 +24,12 @@ PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; 
     "debs": ("base", "python", "gcc", "libxcrypt", "apt", "apt_sources", "security"),
     "toolkit": ("base", "cuda", "apt_sources", "indexes"),
     "wheels": ("base", "python", "cuda", "pytorch", "packages", "indexes", "nccl.version"),
+    "conda": ("conda", "base", "cuda"),
 }
 
 _SHA256: Final = Shape(pattern=r"[0-9a-f]{64}", expected="64 hexadecimal digits")
 _MEDIA_TYPE: Final = Shape(pattern=r"[A-Za-z0-9.+/_-]*", expected="a media type")
-_NAME: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9+._-]*", expected="the name of a package")
+_NAME: Final = Shape(pattern=r"[A-Za-z0-9_][A-Za-z0-9+._-]*", expected="the name of a package")
 _VERSION: Final = Shape(pattern=r"[0-9A-Za-z][0-9A-Za-z.+:~!_-]*", expected="a version")
 _SOURCE: Final = Shape(pattern=r"[a-z][a-z0-9-]*", expected="the name of a source")
 _PLATFORM: Final = Shape(pattern=r"linux/[a-z0-9]+", expected=f"a platform such as {X86_64.platform}")
@@ -57,11 +58,12 @@ class Artifact:
     below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `apt-NAME` (path
     below an apt repository of the recipe or of its image), `git` (the tree of a commit as a tar), `url-SHA256` (the file at
     the address of an extension or a wheel), `index-NAME` (path `project/filename` in an index of the recipe), `links-NAME`
-    (path `filename` on a page of the recipe), `recipe` (path below the recipe's folder) or `registry` (path
-    `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a lockfile).
+    (path `filename` on a page of the recipe), `channel-NAME` (path `subdir/filename` below a conda channel of the recipe),
+    `recipe` (path below the recipe's folder) or `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image
+    `name`; never in a lockfile).
     """
 
-    kind: Line  # deb | wheel | sdist | archive | blob; an extension's archive: git | sdist
+    kind: Line  # deb | wheel | sdist | archive | blob | conda; an extension's archive: git | sdist
     name: Annotated[str, _NAME]
     version: Version
     sha256: Digest
@@ -117,6 +119,7 @@ Debs = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("deb"))], ...],
 Parts = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("deb", "wheel", "archive"))], ...], _SORTED]
 Wheels = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("wheel"))], ...], _SORTED]
 Packages = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("wheel", "sdist"))], ...], _SORTED]
+Condas = Annotated[tuple[Annotated[Artifact, FieldRule(_check_kind("conda"))], ...], _SORTED]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 
@@ -233,6 +236,7 @@ class Inputs:
     debs: Digest
     toolkit: Digest
     wheels: Digest
+    conda: Digest | Literal[""] = ""  # "" for a recipe without the key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +258,7 @@ class Lock:
     builds: Annotated[tuple[LockedBuild, ...], FieldRule(_check_order("name"))] = ()
     tools: Tools | None = None  # None for x86-64
     chosen: Annotated[tuple[Chosen, ...], FieldRule(_check_order("name"))] = ()
+    conda: Condas = ()  # sorted by name
 
     def settle(self, recipe: Recipe) -> Recipe:
         """Return the recipe with what this lock chose for it."""
@@ -281,7 +286,7 @@ def lock_artifacts(lock: Lock) -> Artifacts:
     """Return every file that a build from this lock fetches, or packs from a git repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (
-        *lock.debs, *lock.interpreters, *lock.toolkit, *lock.wheels,
+        *lock.debs, *lock.interpreters, *lock.toolkit, *lock.wheels, *lock.conda,
         *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels), *archives,
         *(lock.tools.artifacts if lock.tools else ()), *(blobs(lock.base) if lock.base else ()),
     )  # fmt: skip
@@ -302,5 +307,9 @@ def blobs(base: LockedBase) -> Artifacts:
 def recipe_inputs(recipe: Recipe) -> Inputs:
     """Return, for each part of a lock, the digest of the recipe's values that decide it (`PARTS`)."""
     values = json.loads(recipe.canonical())
-    parts = {part: {key: values[key] for key in keys if key in values} for part, keys in PARTS.items()}
+    parts = {
+        part: {key: values[key] for key in keys if key in values}
+        for part, keys in PARTS.items()
+        if part != "conda" or part in values
+    }
     return Inputs(**{part: sha256_text(json.dumps(given, sort_keys=True)) for part, given in parts.items()})

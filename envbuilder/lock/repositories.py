@@ -50,13 +50,13 @@ def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
 
 
 def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
-    """Return the address of each repository, index and recipe's folder, and of the folder of each archive and wheel, by its source."""
+    """Return the address of each repository, index, channel and recipe's folder, and of the folder of each archive and wheel, by its source."""
     remote = (extension for extension in recipe.extensions if extension.url)
     archives = {archive_source(extension): f"{extension.url.rpartition('/')[0]}/" for extension in remote}
     folder = recipe.path.parent.absolute()
     wheels = filter(None, map(wheel_of, recipe.requirements))
     archives |= {wheel.source: f"{wheel.address.rpartition('/')[0]}/" for wheel in wheels}
-    archives |= {index.source: index.place for index in recipe.indexes}
+    archives |= {index.source: index.place for index in recipe.indexes} | recipe.conda.sources
     if RECIPE in archives:
         archives[RECIPE] = f"{folder.as_uri()}/"
     return {repository.source: repository.url for repository in repositories(recipe, base)} | archives

@@ -13,15 +13,17 @@ from packaging.version import InvalidVersion, Version
 
 from envbuilder import __version__
 from envbuilder.artifacts.statement import SLSA_PROVENANCE, Subject, make_statement
+from envbuilder.core.budget import parse_json
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import PROVENANCE, SBOM
-from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.plan.model import CONDA_PREFIX, CondaStep, OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.plan.sbom import (
     License,
+    conda_license,
     debian_license,
     every_artifact,
     image_purl,
@@ -35,6 +37,7 @@ BUILD_TYPE: Final = "urn:envbuilder:layers:1"
 BUILDER: Final = "urn:envbuilder:local"  # the user's own machine: level 1 of SLSA, whoever signs it
 _DOC: Final = "usr/share/doc/"
 _COPYRIGHT: Final = re.compile(rf"{_DOC}[^/]+/copyright")
+_RECORD: Final = re.compile(rf"{CONDA_PREFIX[1:]}/conda-meta/[^/]+\.json")
 _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 
 
@@ -45,8 +48,9 @@ def write_documents(plan: Plan, layers: Mapping[str, Layer], tools: tuple[str, .
     """
     licenses: dict[str, License] = {}
     for step in plan.steps:
-        if isinstance(step, OsStep | PythonStep):
-            read = _debian if isinstance(step, OsStep) else _python
+        if isinstance(step, OsStep | PythonStep | CondaStep):
+            others = _conda if isinstance(step, CondaStep) else _debian
+            read = _python if isinstance(step, PythonStep) else others
             installed = read(layers[step.name])
             _need_same(step, {name: version for name, (version, _) in installed.items()})
             licenses |= {file.sha256: installed[_key(step, file.name)][1] for file in step.artifacts}
@@ -124,10 +128,24 @@ def _python(layer: Layer) -> dict[str, tuple[str, License]]:
     return packages
 
 
-def _need_same(step: OsStep | PythonStep, installed: Mapping[str, str]) -> None:
-    is_os = isinstance(step, OsStep)
+def _conda(layer: Layer) -> dict[str, tuple[str, License]]:
+    wanted = {entry.path for entry in read_manifest(layer) if _RECORD.fullmatch(entry.path)}
+    packages: dict[str, tuple[str, License]] = {}
+    for path, text in read_files(layer, wanted).items():
+        try:
+            record = parse_json(text)
+            name, version = str(record["name"]), str(record["version"])
+            packages[name] = version, conda_license(str(record.get("license") or ""))
+        except (ValueError, LookupError, TypeError) as error:
+            raise BuildError(f"`/{path}` is no record of a package of conda: {error}") from error
+    return packages
+
+
+def _need_same(step: OsStep | PythonStep | CondaStep, installed: Mapping[str, str]) -> None:
+    is_python = isinstance(step, PythonStep)
     locked = {
-        _key(step, file.name): file.version if is_os else _version(file.version) for file in step.artifacts
+        _key(step, file.name): _version(file.version) if is_python else file.version
+        for file in step.artifacts
     }
     # The lock does not name the packages of a base image.
     names = locked.keys() if isinstance(step, OsStep) and step.base else locked.keys() | installed.keys()
@@ -137,12 +155,12 @@ def _need_same(step: OsStep | PythonStep, installed: Mapping[str, str]) -> None:
         if locked.get(name) != installed.get(name)
     ]
     if wrong:
-        kind = "Debian" if is_os else "Python"
+        kind = "Debian" if isinstance(step, OsStep) else "Python" if is_python else "conda"
         raise BuildError(f"the {kind} packages are not those of the lock:\n" + "\n".join(wrong))
 
 
-def _key(step: OsStep | PythonStep, name: str) -> str:
-    return name if isinstance(step, OsStep) else canonicalize_name(name)
+def _key(step: OsStep | PythonStep | CondaStep, name: str) -> str:
+    return canonicalize_name(name) if isinstance(step, PythonStep) else name
 
 
 def _version(text: str) -> str:

@@ -25,6 +25,7 @@ from envbuilder.lock.model import Artifact, Lock, LockedBuild, needs_toolkit
 from envbuilder.plan import shell
 from envbuilder.plan.extension import is_linked, is_of_torch
 from envbuilder.plan.model import (
+    CONDA_PREFIX,
     DRIVER_PARTS,
     ENV_PREFIX,
     GPUS,
@@ -38,6 +39,7 @@ from envbuilder.plan.model import (
     SITE_PACKAGES,
     SYSTEM_PATH,
     TITLE,
+    CondaStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -189,6 +191,7 @@ def make(
         *family,
         packages(PythonStep, groups[PythonStep.name]),
         *((CudaStep(toolkit=toolkit, artifacts=lock.toolkit, reads=linked),) if toolkit else ()),
+        *((CondaStep(artifacts=lock.conda, allow_scripts=recipe.conda.allow_scripts),) if lock.conda else ()),
         *others,
         *((ExtensionsStep(architectures=architectures, extensions=lock.extensions),) if lock.extensions else ()),
         StartStep(python=recipe.python, files=tuple(sorted(start))),
@@ -267,6 +270,9 @@ def _environment(recipe: Recipe, inside: Base | None, *, has_cuda: bool) -> tupl
         *(["/usr/local/cuda/bin"] if has_cuda else []),
         *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
         path,
+        *(
+            [f"{CONDA_PREFIX}/bin"] if recipe.conda.packages else []
+        ),  # the last: it brings tools of its own that others need not find
     ]
     fixed = below | {"PATH": ":".join(search)}
     if recipe.pytorch:

@@ -25,6 +25,7 @@ from envbuilder.plan.program import BASE, OUTSIDE, PACKAGES, PROGRAMS, Program, 
 
 ENV_PREFIX: Final = PREFIX
 STANDALONE_PREFIX: Final = "/opt/python"
+CONDA_PREFIX: Final = "/opt/conda-env"  # not /opt/conda, which images have
 OWN: Final = "/opt/envbuilder"
 LIB: Final = f"{OWN}/lib"
 SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
@@ -244,6 +245,38 @@ class CudaStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CondaStep:
+    """Packages of conda channels at /opt/conda-env."""
+
+    name: ClassVar = "conda"
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
+    artifacts: tuple[Artifact, ...]
+    allow_scripts: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """Return the lower steps that decide the layer: packages' scripts alone read them."""
+        return (OsStep.name, InterpreterStep.name) if self.allow_scripts else ()
+
+    def made_by(self, plan: "Plan") -> Program:
+        """Return the program that fills the prefix, out of the tars that a part of it has unpacked."""
+        names = [package.filename for package in self.artifacts]
+        unpacking = Program(
+            name="conda-tars", files=("conda_tars.py", "distribution.py"), interpreter=OUTSIDE, root=(), spec=spec_text({}),
+            inputs=tuple(zip(names, self.artifacts, strict=True)), why="unpack the packages of conda",
+        )  # fmt: skip
+        spec = {"prefix": CONDA_PREFIX, "packages": names, "allow_scripts": sorted(set(self.allow_scripts))}
+        return Program(
+            name=self.name, files=("conda_prefix.py", "byte_code.py"), interpreter=plan.python.program,
+            root=(OsStep.name, InterpreterStep.name), spec=spec_text(spec), parts=(unpacking,),
+            why=f"install {len(names)} packages of conda",
+        )  # fmt: skip
+
+    def lines(self) -> tuple[str, ...]:
+        return ("step conda",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionsStep:
     """The recipe's extensions, compiled for exactly `architectures`."""
 
@@ -315,7 +348,7 @@ class RuntimeStep:
         )
 
 
-ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep
+ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | CondaStep | ExtensionsStep | StartStep
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = ProgramStep | RuntimeStep
 

@@ -24,7 +24,7 @@ from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
 from envbuilder.plan.model import Plan
-from envbuilder.sources.names import APT, CUDA, URL
+from envbuilder.sources.names import APT, CHANNEL, CUDA, URL
 
 NOASSERTION: Final = "NOASSERTION"
 _OWN: Final = "LicenseRef-"
@@ -109,6 +109,11 @@ def purl(artifact: Artifact) -> str:
     if artifact.kind == "deb":
         architecture = artifact.filename.removesuffix(".deb").rpartition("_")[2]
         return f"pkg:deb/{distribution_of(artifact)}/{_quoted(artifact.name)}@{version}?arch={architecture}"
+    if artifact.kind == "conda":
+        stem = re.sub(r"\.conda$|\.tar\.bz2$", "", artifact.filename)
+        channel, build = artifact.source.removeprefix(CHANNEL), _quoted(stem.rpartition("-")[2])
+        where = f"build={build}&channel={channel}&subdir={artifact.path.partition('/')[0]}"
+        return f"pkg:conda/{_quoted(artifact.name)}@{version}?{where}"
     if artifact.kind in {"git", "archive"} or (artifact.kind != "wheel" and artifact.source.startswith(URL)):
         return f"pkg:generic/{_quoted(artifact.name)}@{version}"
     return f"pkg:pypi/{artifact.name.lower().replace('_', '-')}@{version}"
@@ -223,6 +228,11 @@ def wheel_license(metadata: bytes) -> License:
     known = sorted({_WHEEL.get(text.strip().lower(), "") or _normal(text) for text in texts} - {""})
     first = next((line.strip() for text in texts for line in text.splitlines() if line.strip()), "")
     return License(expression=known[0] if len(known) == 1 else "", stated=(stated or first)[:_MOST_SHOWN])
+
+
+def conda_license(stated: str) -> License:
+    """Read the license that a package of conda states: mostly an expression of SPDX."""
+    return License(expression=_normal(stated), stated=stated[:_MOST_SHOWN])
 
 
 def debian_license(copyright_text: str) -> License:

@@ -339,6 +339,7 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         constraints=tuple(dict.fromkeys(bounds)),
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
         indexes=file.indexes,
+        conda=file.conda,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         extensions=tuple(extension.as_capture for extension in file.extensions),
         nccl=(nccl.profile or AUTO) if isinstance(nccl := file.nccl, NcclChoice) else nccl,

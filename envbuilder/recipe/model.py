@@ -21,6 +21,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, FieldRule, Flag, Line, Mistake, RawRule, Shape
 from envbuilder.core.places import Unquoted, shown
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
+from envbuilder.recipe.channels import NO_CONDA, Conda, check_conda
 from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
 from envbuilder.recipe.packages import NO_TORCH, Hashed, Packages
@@ -187,6 +188,8 @@ class RecipeFile:
     """Packages of the suite by name; the lock fixes each version."""
     apt_sources: Repositories = ()
     """Apt repositories beside the base's: `nvidia/ubuntu2004`, or a map with name, url, suite, components and key."""
+    conda: Annotated[Conda, FieldRule(check_conda)] = NO_CONDA
+    """Packages of conda channels, in a folder of their own beside the environment: programs and libraries that neither pip nor apt has."""
     security: Flag = True
     """Whether `lock` takes packages from the suite's -updates and -security too; `false` takes the release's alone."""
     extensions: Annotated[
@@ -262,6 +265,7 @@ class Recipe:
     indexes: tuple[WheelIndex, ...] = ()
     apt: tuple[str, ...]
     apt_sources: tuple[Repository, ...] = ()
+    conda: Conda = NO_CONDA
     extensions: tuple[Extension, ...]
     env: tuple[tuple[str, str], ...]  # sorted by name
     security: bool = True  # with the suite's -updates and -security
@@ -325,6 +329,8 @@ class Recipe:
             value["indexes"] = [asdict(index) for index in self.indexes]
         if self.apt_sources:
             value["apt_sources"] = [source.canonical() for source in self.apt_sources]
+        if self.conda.packages:
+            value["conda"] = self.conda.canonical()
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property

@@ -29,6 +29,7 @@ INDEX: Final = "index-"  # begins the sources of the recipe's own indexes
 LINKS: Final = "links-"  # begins those of its pages with links to wheels
 RECIPE: Final = "recipe"  # the source of wheels in the recipe's folder
 APT: Final = "apt-"  # begins the sources of other apt repositories: apt-nvidia-ubuntu2004
+CHANNEL: Final = "channel-"  # begins the sources of conda's packages: channel-conda-forge
 CUDA: Final = "cuda"  # the source of toolkits: NVIDIA's redistributable archive
 CUDA_REDIST: Final = "https://developer.download.nvidia.com/compute/cuda/redist/"
 DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
@@ -120,6 +121,7 @@ class Sources:
     standalone: tuple[str, ...] = STANDALONE_RELEASES  # parents of the releases 20261110, …
     cuda: str = CUDA_REDIST  # NVIDIA's redistributable archive; "" for none
     apt: tuple[tuple[str, str], ...] = ()  # mirrors of other apt repositories, by the name of their source
+    conda: tuple[tuple[str, str], ...] = ()  # mirrors of conda channels, likewise
     folders: tuple[Path, ...] = ()  # wheels and .debs lie in them; OCI layouts too
     certificates: Path | None = None  # CA bundle for HTTPS
 
@@ -128,7 +130,7 @@ class Sources:
         """Return every address that a setting names."""
         return (
             *self.debian, *self.security, self.snapshot, *self.ubuntu, self.ubuntu_snapshot, self.ubuntu_files, *self.indexes,
-            self.pytorch, *self.standalone, self.cuda, *(url for _, url in self.apt),
+            self.pytorch, *self.standalone, self.cuda, *(url for _, url in (*self.apt, *self.conda)),
         )  # fmt: skip
 
     def mirrors(self, source: str) -> Sequence[str]:
@@ -137,7 +139,7 @@ class Sources:
             DEBIAN: self.debian, DEBIAN_SECURITY: self.security, UBUNTU: self.ubuntu, STANDALONE: self.standalone,
             CUDA: (self.cuda,) if self.cuda else (),
         }  # fmt: skip
-        return known.get(source) or tuple(url for name, url in self.apt if name == source)
+        return known.get(source) or tuple(url for name, url in (*self.apt, *self.conda) if name == source)
 
     def mirror_of(self, source: str, day: date) -> str:
         """Return the address of a source of .deb packages as it was at 00:00 UTC of that day; "" for none."""
@@ -170,7 +172,8 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
         pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),
         standalone=(_base(releases),) if releases else STANDALONE_RELEASES,
         cuda=_service(environment, "ENVBUILDER_CUDA_REDIST", CUDA_REDIST),
-        apt=tuple(_apt_mirror(word) for word in environment.get("ENVBUILDER_APT_MIRRORS", "").split()),
+        apt=_named(environment, "ENVBUILDER_APT_MIRRORS", APT),
+        conda=_named(environment, "ENVBUILDER_CONDA_MIRRORS", CHANNEL),
         folders=tuple(dict.fromkeys(path for link in links if (path := _folder(link)))),
         certificates=Path(bundle) if bundle else None,
     )
@@ -312,11 +315,15 @@ def _mirror_list(url: str) -> tuple[str, ...]:
     return tuple(line[0] for line in lines if line)
 
 
-def _apt_mirror(word: str) -> tuple[str, str]:
-    name, sign, url = word.partition("=")
-    if not (name and sign and ":" in url):
-        raise UsageError(f"ENVBUILDER_APT_MIRRORS holds `{shown(word)}`", hint="write NAME=ADDRESS")
-    return f"{APT}{name}", _base(url)
+def _named(environment: Mapping[str, str], setting: str, prefix: str) -> tuple[tuple[str, str], ...]:
+    """Return the mirrors of a setting NAME=ADDRESS …, by the source of each name."""
+    mirrors: list[tuple[str, str]] = []
+    for word in environment.get(setting, "").split():
+        name, sign, url = word.partition("=")
+        if not (name and sign and ":" in url):
+            raise UsageError(f"{setting} holds `{shown(word)}`", hint="write NAME=ADDRESS")
+        mirrors.append((f"{prefix}{name}", _base(url)))
+    return tuple(mirrors)
 
 
 def _service(environment: Mapping[str, str], name: str, default: str) -> str:

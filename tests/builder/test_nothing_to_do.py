@@ -48,6 +48,7 @@ KEYS = {
     "indexes": (("env:", "indexes: [{name: x, url: 'https://h/simple', packages: [numpy]}]\nenv:"), REFUSED),
     "apt": (("env:", "apt: [git]\nenv:"), REFUSED),
     "apt_sources": (("env:", "apt_sources: [nvidia/debian12]\nenv:"), REFUSED),
+    "conda": (("env:", "conda: {channels: ['https://h/c'], packages: [ffmpeg]}\nenv:"), REFUSED),
     "security": (("env:", "security: false\nenv:"), REFUSED),
     "extensions": (("name: fused", "name: other"), LOCKED),
     "env": (('A: "1"', 'A: "2"'), LOCKED),

@@ -19,6 +19,7 @@ from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.recipe.load import load
 from envbuilder.verify.compare import BUILDER_ADDS, sif_manifest
 from tests.support import redist
+from tests.support.conda_channel import make_conda
 from tests.support.locks import make_task
 from tests.support.registries import push, registry
 from tests.support.rendered import build_definition, build_dockerfile, make_base, need_equal, vendor
@@ -43,7 +44,7 @@ from tests.support.workbench import (
 )
 
 pytestmark = pytest.mark.builds
-SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "on_image")
+SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "on_image", "conda")
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map
 
 
@@ -70,6 +71,14 @@ def sdists() -> Iterator[Built]:
         recipe = make_sdists(folder)
         env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(folder / "files")}
         yield build(str(recipe), folder / "built", "--runner", "sandbox", env=env)
+
+
+@pytest.fixture(scope="module")
+def conda() -> Iterator[Built]:
+    """An environment with packages of a conda channel."""
+    with open_folder() as folder:
+        recipe = make_conda(folder)
+        yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 
 CUDA = """\

@@ -52,6 +52,13 @@ def on_image() -> Plan:
     return make_plan(replace(RECIPE, base="site/base:1"), lock)
 
 
+def of_conda() -> Plan:
+    package = replace(
+        wheel("ffmpeg", "6.1"), kind="conda", source="channel-x", path="linux-64/ffmpeg-6.1-0.conda"
+    )
+    return make_plan(lock=replace(LOCK, conda=(package,)))
+
+
 def with_toolkit(cuda: str, source: str) -> Plan:
     recipe, lock = replace(RECIPE, cuda=cuda), replace(LOCK, toolkit=make_parts(cuda, source))
     return make_plan(recipe, lock, toolkit=toolkit_for(recipe, lock))
@@ -75,6 +82,7 @@ KINDS: Mapping[str, Callable[[], Plan]] = {
     "an extension of `url`": lambda: archived("sdist", url="https://host.example/fused-1.0.tar.gz", sha256="a" * 64),
     "an extension of `capture`": lambda: with_extension(path="csrc", capture=("import fused",)),
     "an image as base": on_image,
+    "packages of conda channels": of_conda,
 }  # fmt: skip
 
 
@@ -95,6 +103,7 @@ PROOFS: Mapping[str, str] = {
     "an extension of `url`": "sdists",
     "an extension of `capture`": "fetched",
     "an image as base": "on_image",
+    "packages of conda channels": "conda",
 }
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 from google.protobuf.json_format import Parse
@@ -14,13 +15,13 @@ from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDi
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from envbuilder.artifacts.statement import Subject, subject_digests
-from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.contents import PROVENANCE, SBOM
 from envbuilder.plan.documents import make_provenance, write_documents
-from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.plan.model import CondaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.plan.sbom import (
     UNKNOWN,
     License,
@@ -116,6 +117,10 @@ def test_package_urls_escape_what_versions_hold():
         purl(artifact("archive", "cpython", "3.10.1+20260101", "x.tar.gz"))
         == "pkg:generic/cpython@3.10.1%2B20260101"
     )
+    conda = replace(
+        artifact("conda", "_mutex", "1!2.0", "noarch/_mutex-1!2.0-conda_forge.tar.bz2"), source="channel-x"
+    )
+    assert purl(conda) == "pkg:conda/_mutex@1%212.0?build=conda_forge&channel=x&subdir=noarch"
     assert purl(WHEEL) == "pkg:pypi/a-wheel@1.0%2Bcpu"
 
 
@@ -253,6 +258,34 @@ def test_a_package_that_the_lock_does_not_name_is_refused(trees, tmp_path, layer
     with pytest.raises(BuildError, match="not those of the lock") as caught:
         write_documents(PLAN, layers, TOOLS)
     assert said in caught.value.message
+
+
+RECORD = '{"name": "tool", "version": "1!2", "license": "%s"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "license_or_error"),
+    [
+        (RECORD % "BSD-3-Clause", "BSD-3-Clause"),
+        (RECORD % "its own", "NOASSERTION"),
+        (RECORD.replace("1!2", "1!3"), "the conda packages are not those of the lock"),
+        ("[]", "`/opt/conda-env/conda-meta/tool.json` is no record of a package of conda"),
+        ("{", "is no record of a package of conda"),
+    ],
+)
+def test_packages_of_conda_are_those_of_its_records(text: str, license_or_error: str, tmp_path, layers):
+    tool = artifact("conda", "tool", "1!2", "linux-64/tool-1!2-0.conda")
+    step = CondaStep(artifacts=(tool,), allow_scripts=())
+    save_text(tmp_path / "tree/opt/conda-env/conda-meta/tool.json", text)
+    made = write_layer(name="conda", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=1, threads=1)
+    plan = replace(PLAN, steps=(*PLAN.steps[:-1], step, RUNTIME))
+    if "conda" in license_or_error:
+        with pytest.raises(BuildError, match=license_or_error):
+            write_documents(plan, layers | {"conda": made}, TOOLS)
+    else:
+        documents = write_documents(plan, layers | {"conda": made}, TOOLS)
+        packages = {one["name"]: one["licenseDeclared"] for one in json.loads(documents[SBOM])["packages"]}
+        assert packages["tool"] == license_or_error
 
 
 def test_digests_of_subjects_are_texts():

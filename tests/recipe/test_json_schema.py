@@ -99,6 +99,10 @@ def test_the_schema_takes_what_only_the_tables_refuse(path: Path):
 
 
 WRONG = [
+    "conda: {channels: [conda-forge], packages: [x]}",
+    "conda: {channels: ['https://me:secret@h/x'], packages: [x]}",
+    "conda: {channels: ['https://h/t/token/x'], packages: [x]}",
+    "conda: {channels: ['https://h/x'], packages: ['x::y']}",
     "indexes: [{name: X, url: 'https://h/simple', packages: [a]}]",
     "indexes: [{name: x, url: 'http://h/simple', packages: [a]}]",
     "indexes: [{name: x, url: 'https://me:secret@h/simple', packages: [a]}]",

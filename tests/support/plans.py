@@ -18,6 +18,7 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedBuild, LockedExtension, SourceFile
 from envbuilder.plan.make import make, toolkit_for
 from envbuilder.plan.model import (
+    CondaStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -48,12 +49,12 @@ OS, INTERPRETER, PYTHON, PACKAGES, CUDA, EXTENSIONS = (
     "cuda",
     "extensions",
 )
-START, RUNTIME = "start", "runtime"
+START, RUNTIME, CONDA = "start", "runtime", "conda"
 
 
 KINDS = {
     OsStep: OS, InterpreterStep: INTERPRETER, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS,
-    StartStep: START, RuntimeStep: RUNTIME, WheelStep: PACKAGES,
+    StartStep: START, RuntimeStep: RUNTIME, WheelStep: PACKAGES, CondaStep: CONDA,
 }  # fmt: skip
 
 

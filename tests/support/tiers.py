@@ -61,6 +61,7 @@ RELEASE: Final = (
     "single_file",
     "wheel_sources",
     "interrupted",
+    "conda",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})

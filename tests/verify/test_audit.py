@@ -19,6 +19,7 @@ from envbuilder.verify.audit import AuditCode, ImageTexts, audit
 from tests.support.elves import gpu_library, library
 
 SITE = "opt/env/lib/python3.11/site-packages"
+CONDA = "opt/conda-env/lib"
 SYSTEM = "usr/lib/x86_64-linux-gnu"
 FATBINS = Path(__file__).parent / "fatbins"
 SM_70_80 = (FATBINS / "cuda-11.2.fatbin").read_bytes()  # sm_70, sm_80 and PTX for 8.0
@@ -125,6 +126,13 @@ PLANTED = {
     ),
     "a newer glibc": ({f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.38",)})}, {}, AuditCode.SYMBOLS, f"/{SITE}/a.so"),
     "a newer libstdc++": ({f"{SITE}/a.so": library(needs={"libstdc++.so.6": ("CXXABI_1.3.15",)})}, {}, AuditCode.SYMBOLS, f"/{SITE}/a.so"),
+    "a newer libstdc++ that conda alone has": (
+        {f"{SITE}/a.so": library(needs={"libstdc++.so.6": ("CXXABI_1.3.15",)}), f"{CONDA}/libstdc++.so.6": library(soname="libstdc++.so.6", gives=("CXXABI_1.3.15",))},
+        {}, AuditCode.SYMBOLS, f"/{SITE}/a.so",
+    ),
+    "a second CUDA runtime, of conda": (
+        {f"{CONDA}/libcudart.so.12": library(soname="libcudart.so.12")}, {}, AuditCode.COPIES, f"/{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12",
+    ),
     "a newer libxcrypt": ({f"{SITE}/a.so": library(needs={"libcrypt.so.1": ("XCRYPT_4.4",)})}, {}, AuditCode.SYMBOLS, f"/{SITE}/a.so"),
     "an older host": (
         {f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.36")})}, {"oldest_glibc": "2.31"}, AuditCode.OLDEST_HOST, f"/{SITE}/a.so",
@@ -239,6 +247,21 @@ def test_a_library_that_the_loader_finds_is_not_missing(case: str):
 def test_a_module_that_is_nested_without_end_is_not_read(text: str):
     files = {f"{SITE}/view/_gl.{TAGGED}": GL, f"{SITE}/view/__init__.py": text}
     assert [severity for severity, *_ in needed_findings(files)] == [Severity.WARNING]
+
+
+def test_conda_s_packages_have_their_own_libraries():
+    newer = library(soname="libstdc++.so.6", gives=("CXXABI_1.3.15",))
+    user = library(needs={"libstdc++.so.6": ("CXXABI_1.3.15",)}, runpath="$ORIGIN")
+    tree = make_tree(
+        CLEAN | {f"{CONDA}/libstdc++.so.6": newer, f"{CONDA}/libuser.so": user}, MODES, {"tmp": 0o1777}
+    )
+    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", outside=ORDINARY, processor=X86_64) == ()
+
+
+def test_a_library_of_conda_is_none_of_the_environment():
+    assert len(needed_findings({f"{SITE}/view.{TAGGED}": GL, f"{CONDA}/libGL.so.1": library()})) == 1
+    conda = f"{CONDA}/python3.12/site-packages/view.{TAGGED}"
+    assert needed_findings({conda: GL, f"{CONDA}/libGL.so.1": library()}) == []
 
 
 def test_a_library_in_a_folder_of_ld_library_path_is_not_missing():

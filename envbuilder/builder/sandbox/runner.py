@@ -23,10 +23,12 @@ from envbuilder.builder.job import (
     BuildJob,
     RootStep,
     lower_steps,
+    outside_command,
     places,
     prepare_run,
     progress,
     root_steps,
+    run_outside,
     unpack_packages,
     write_runtime_layer,
 )
@@ -41,6 +43,7 @@ from envbuilder.core.processor import X86_64, own_processor, own_title
 from envbuilder.core.system import install_command
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
+    CondaStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -92,7 +95,7 @@ class SandboxRunner:
         wanted: list[Artifact] = []
         for step in self.job.missing():
             wanted += inputs(step)
-            if isinstance(step, PythonStep | CudaStep):
+            if isinstance(step, PythonStep | CudaStep | CondaStep):
                 wanted += minimal_python(self.job)
         return tuple(dict.fromkeys((*wanted, *missing_tools(self.job))))
 
@@ -117,6 +120,8 @@ class SandboxRunner:
         elif not isinstance(step, RuntimeStep):  # which needs no program
             if isinstance(step, PythonStep):
                 yield from wheel_commands(step, job, root=root, work=WORK)
+            outside = (part for part in step.made_by(job.plan).parts if part.is_outside)
+            yield from (outside_command(part, WORK / part.name) for part in outside)
             yield _program_command(step, job, folders(lower_steps(step, job.plan)), WORK)
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
@@ -175,6 +180,10 @@ class Run:
                 link_or_copy(wheel, parts[part.name] / wheel.name)
         folders = self._made(lower_steps(step, job.plan))
         with self._places:
+            for part in filter(lambda part: part.is_outside, program.parts):
+                with job.console.step(part.why) as shown:
+                    tree = run_outside(part, work / part.name, job.store, job.runner, progress(shown))
+                parts[part.name] = tree
             prepare_run(program, work, job.store, parts)
             with job.console.step(program.why) as shown:
                 if OsStep.name not in folders:

@@ -46,6 +46,7 @@ from envbuilder.lock.model import (
 )
 from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.chosen import PackageChoices
+from envbuilder.lock.resolve.conda_solver import resolve_conda
 from envbuilder.lock.resolve.context import Judge, LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import (
     older_packages,
@@ -179,6 +180,9 @@ def resolve(task: Task, old: Lock | None) -> Lock:
     extensions = lock_extensions(recipe, context, old=None if options.upgrade else old)
     unchanged = _kept_parts(task, old)
     debs, parts, wheels = unchanged.get("debs"), unchanged.get("toolkit"), unchanged.get("wheels")
+    conda = unchanged.get("conda")
+    if conda is None:
+        conda = resolve_conda(task, old.conda if old else ())
     debs = resolve_debs(task) if debs is None else upgrade_debs(task, debs)
     interpreter = unchanged.get("interpreter") or resolve_interpreter(task)
     find_toolkit = functools.partial(resolve_toolkit, task, old=old.toolkit if old else ())
@@ -206,7 +210,7 @@ def resolve(task: Task, old: Lock | None) -> Lock:
         recipe=recipe.digest, epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
         platform=target.processor.platform, inputs=recipe_inputs(recipe),
         debs=debs, toolkit=fitting, wheels=wheels, extensions=extensions,
-        base=target.base, interpreter=next(iter(interpreter), None), builds=builds, tools=tools,
+        base=target.base, interpreter=next(iter(interpreter), None), builds=builds, tools=tools, conda=conda,
     )  # fmt: skip
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch or lock.epoch)
@@ -253,9 +257,13 @@ def _kept_parts(task: Task, old: Lock | None) -> dict[str, Artifacts]:
     recipe, target, options = task.recipe, task.target, task.options
     if old is None or options.upgrade:
         return {}
-    parts = (old.debs, old.wheels, old.toolkit, old.interpreters)
-    deb_names, wheel_names, toolkit_names, more = ({package.name for package in part} for part in parts)
-    names = deb_names | wheel_names | toolkit_names | more | {choice.name for choice in old.chosen}
+    parts = (old.debs, old.wheels, old.toolkit, old.interpreters, old.conda)
+    deb_names, wheel_names, toolkit_names, more, conda_names = (
+        {package.name for package in part} for part in parts
+    )
+    names = (
+        deb_names | wheel_names | toolkit_names | more | conda_names | {choice.name for choice in old.chosen}
+    )
     unknown = [name for name in options.upgrade_only if not {name, canonicalize_name(name)} & names]
     if unknown:
         raise UsageError(
@@ -275,6 +283,7 @@ def _kept_parts(task: Task, old: Lock | None) -> dict[str, Artifacts]:
         "debs": has_debs,
         "toolkit": has_toolkit and toolkit_names.isdisjoint(options.upgrade_only),
         "wheels": wheel_names.isdisjoint(options.moving) and old.settle(recipe).chosen == recipe.chosen,
+        "conda": conda_names.isdisjoint(options.upgrade_only),
     }
     if options.security_only and not recipe.security:
         raise UsageError(

@@ -17,7 +17,7 @@ from envbuilder.recipe.model import Recipe
 log = logging.getLogger(__name__)
 
 LOST: Final = Sha256("0" * 64)  # of an entry whose file is not known
-_LISTS: Final = ("debs", "toolkit", "wheels", "builds", "extensions")
+_LISTS: Final = ("debs", "toolkit", "wheels", "builds", "extensions", "conda")
 
 
 def read_old(
@@ -59,7 +59,11 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
         return None
     now, there = lockfile.seals(root), lockfile.parts(root)
     intact = {part: node.value for part, node in there.items() if now[part] == wrote.get(part)}
-    inputs = {part: intact.get(f"inputs.{part}", LOST) for part in PARTS}
+    inputs = {
+        part: intact.get(f"inputs.{part}", LOST)
+        for part in PARTS
+        if part != "conda" or f"inputs.{part}" in wrote
+    }
     mended: dict[str, Any] = {
         "_": "mended", "version": lockfile.VERSION, "revision": 0, "recipe": LOST,
         "epoch": 0, "platform": recipe.processor.platform,
@@ -78,7 +82,7 @@ def _mend(text: str, where: str, recipe: Recipe) -> Lock | None:
     tools = [label for label in wrote if label.startswith("tools.")]
     if tools and all(now.get(label) == wrote[label] for label in tools):
         mended["tools"] = body["tools"]
-    mended["inputs"] = {part: inputs[part] for part in PARTS}
+    mended["inputs"] = inputs
     return lockfile.parse_lock(json.dumps(lockfile.seal(mended)), where)
 
 

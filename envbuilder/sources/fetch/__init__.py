@@ -56,7 +56,7 @@ GONE_HINT: Final = (
 WRONG_HINT: Final = "the source holds another file than the one that was locked: find out which is right before you lock again"
 NO_SOURCE_HINT: Final = (
     "ENVBUILDER_DEBIAN_MIRROR and ENVBUILDER_DEBIAN_SECURITY name mirrors of Debian, ENVBUILDER_CUDA_REDIST a copy of NVIDIA's "
-    "archive, ENVBUILDER_APT_MIRRORS other apt repositories, ENVBUILDER_FOLDERS folders that hold the files"
+    "archive, ENVBUILDER_APT_MIRRORS other apt repositories, ENVBUILDER_CONDA_MIRRORS conda channels, ENVBUILDER_FOLDERS folders that hold the files"
 )
 
 Item = TypeVar("Item")

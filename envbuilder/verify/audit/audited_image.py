@@ -13,6 +13,7 @@ from elftools.common.exceptions import ELFError
 from envbuilder.core.budget import need_within
 from envbuilder.core.findings import CodeEnum
 from envbuilder.layers.entry import Entry, Kind, follow
+from envbuilder.plan.model import CONDA_PREFIX
 
 if TYPE_CHECKING:
     from elftools.elf.dynamic import DynamicSection
@@ -117,6 +118,11 @@ class AuditedImage:
 
     def real(self, path: str) -> str | None:
         return follow(self.paths, path)
+
+
+def is_of_conda(path: str) -> bool:
+    """Return whether a file is of conda's packages. Its libraries serve these packages alone."""
+    return path.startswith(f"{CONDA_PREFIX[1:]}/")
 
 
 def read_audited(

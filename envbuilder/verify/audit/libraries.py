@@ -11,7 +11,7 @@ from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.processor import PROCESSORS, Processor
 from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
-from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, same_in, some
+from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, is_of_conda, same_in, some
 
 # Torch's libraries, what is compiled against torch and lies beside it, and our extensions. NVIDIA's own libraries
 # choose code in their own ways, and several keep it compressed.
@@ -114,16 +114,23 @@ _GLIBC: Final = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
 def check_symbols(image: AuditedImage) -> Iterator[Finding]:
-    """Check each needed version against all copies of the library. Libraries of the host are not checked."""
-    given: dict[str, set[str]] = {}
+    """Check each needed version against all copies of the library. Libraries of the host are not checked.
+
+    Those of conda's packages serve these packages alone: the loader finds them by no other way than run paths.
+    """
+    everywhere, system = dict[str, set[str]](), dict[str, set[str]]()
     for elf in image.elves:
-        given.setdefault(elf.name, set()).update(elf.gives)
+        everywhere.setdefault(elf.name, set()).update(elf.gives)
+        if not is_of_conda(elf.path):
+            system.setdefault(elf.name, set()).update(elf.gives)
     missing: dict[tuple[str, str], list[str]] = {}
     for elf in image.elves:
+        given = everywhere if is_of_conda(elf.path) else system
         for library, version in elf.needs:
             if given.get(library) and version not in given[library]:
                 missing.setdefault((library, version), []).append(elf.path)
     for (library, version), paths in sorted(missing.items()):
+        given = everywhere if is_of_conda(paths[0]) else system
         newest = max(
             (name for name in given[library] if _family(name) == _family(version)), key=_key, default="none"
         )

@@ -17,7 +17,7 @@ from typing import Final
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load
 from envbuilder.sources.installed import DPKG
-from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, same_in
+from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, is_of_conda, same_in
 from envbuilder.verify.audit.libraries import resolved, system_folders
 
 Missing = dict[str, tuple[str, ...]]  # path → libraries or symbols
@@ -100,14 +100,18 @@ class Loader:
         paths = (path for path in image.paths if posixpath.dirname(path) in folders and image.real(path))
         self.system = {posixpath.basename(path): path for path in paths}
         # Name → library outside of those. Packages load their own and their dependencies' first, as torch does, so any will do.
+        # Those of conda's packages serve these alone, and are not looked at where the environment has one of the name.
         others = [elf for elf in reversed(elves) if is_of_environment(elf.path)]
-        self.environment = {name: elf for elf in others for name in (elf.name, posixpath.basename(elf.path))}
+        others.sort(key=lambda elf: not is_of_conda(elf.path))
+        self.for_conda = {name: elf for elf in others for name in (elf.name, posixpath.basename(elf.path))}
+        self.environment = {name: elf for name, elf in self.for_conda.items() if not is_of_conda(elf.path)}
 
     def taken(self, user: Elf, name: str) -> Elf | None:
         """Return the library of the environment that is loaded, if it is not one of the system."""
         paths = (resolved(self.image, user, folder, name) for folder in user.runpaths)
         beside = next((elf for path in paths if path and (elf := self.elves.get(path))), None)
-        return beside or (None if name in self.system else self.environment.get(name))
+        known = self.for_conda if is_of_conda(user.path) else self.environment
+        return beside or (None if name in self.system else known.get(name))
 
     def missing(self, elf: Elf) -> tuple[str, ...]:
         others = (name for name in elf.needed if name not in self.system and not _DRIVER.fullmatch(name))

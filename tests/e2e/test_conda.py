@@ -1,0 +1,112 @@
+"""An environment with packages of a conda channel: by both runners, without a network, and as an SBOM.
+
+`tests/steps/test_conda.py` and `tests/lock/test_conda_solver.py` hold its parts for every change; `test_rendered.py` both printed texts.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.cache import save_text
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import recipe_inputs
+from envbuilder.recipe.load import load
+from tests.support.conda_channel import NAME, SOURCE, make_conda
+from tests.support.two_runners import inside, need_the_same
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    WITHOUT_NETWORK,
+    Built,
+    attempt,
+    build,
+    cache_with_artifacts,
+    cache_with_toolbox,
+    open_folder,
+    run,
+)
+
+pytestmark = [pytest.mark.builds, pytest.mark.release]
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Built]:
+    with open_folder() as folder:
+        yield build(str(make_conda(folder)), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+def test_its_programs_run_beside_the_environment(built: Built):
+    assert built.recipe
+    assert inside(built, built.recipe, "tool") == "hello\n"
+    assert inside(built, built.recipe, "app") == "said by /opt/conda-env\n"
+    program = "import json, os; print(json.__cached__, os.path.getsize(json.__cached__) > 1000)"
+    said = inside(built, built.recipe, "/opt/conda-env/bin/python", "-c", program)
+    assert said == "/opt/conda-env/lib/python3.11/json/__pycache__/__init__.cpython-311.pyc True\n"
+    found = inside(
+        built, built.recipe, "sh", "-c", "command -v python; echo $PATH; echo $LD_LIBRARY_PATH"
+    ).split("\n")
+    assert found[0] == "/opt/env/bin/python"
+    assert found[1].endswith(":/opt/conda-env/bin")
+    assert "conda" not in found[2]
+
+
+def test_both_runners_build_the_same(built: Built, spacious: Path):
+    assert built.recipe
+    apart = {"ENVBUILDER_CACHE": str(cache_with_artifacts(spacious, built.recipe))}
+    options = ("--runner", "buildkit", "--no-load")
+    need_the_same(built, build(str(built.recipe), spacious / "baked", *options, env=apart))
+
+
+def test_it_is_built_without_a_network_from_what_was_vendored(built: Built, spacious: Path):
+    run(ENVBUILDER, "cache", "vendor", built.recipe, spacious / "vendored")
+    env = NO_ENGINE | {
+        "ENVBUILDER_CACHE": str(cache_with_toolbox(spacious / "cache")),
+        "ENVBUILDER_FOLDERS": str(spacious / "vendored/files"),
+    }
+    recipe = str(spacious / "vendored/conda.yaml")
+    options = ("--offline", "--runner", "sandbox")
+    offline = build(recipe, spacious / "out", *options, env=env, prefix=WITHOUT_NETWORK)
+    assert offline.digests == built.digests
+
+
+def test_lock_solves_from_a_mirror_and_finds_nothing_to_change(built: Built, spacious: Path):
+    """The channel's own address does not answer any more."""
+    assert built.recipe
+    shutil.copy(built.recipe, spacious)
+    recipe, mirror = spacious / "conda.yaml", built.recipe.parent.parent / "web" / NAME
+    env = {"ENVBUILDER_CONDA_MIRRORS": f"{SOURCE.removeprefix('channel-')}={mirror.as_uri()}"}
+    run(ENVBUILDER, "lock", recipe, env=env)
+    run(ENVBUILDER, "lock", "--check", recipe, env=env)
+    assert load_lock(recipe.with_suffix(".lock")).conda == load_lock(built.recipe.with_suffix(".lock")).conda
+    recipe.write_text(recipe.read_text().replace("tool=1", "tool=2"))
+    ended = attempt(ENVBUILDER, "lock", "--check", recipe, env=env)
+    assert (ended.returncode, "No candidates were found for tool" in ended.stderr) == (3, True), ended.stderr
+
+
+def test_its_packages_are_in_the_sbom(built: Built):
+    sbom = json.loads(run(ENVBUILDER, "show", built.sif, "--sbom"))
+    tool = next(package for package in sbom["packages"] if package["name"] == "tool")
+    assert tool["sourceInfo"] == f"{SOURCE}: linux-64/tool-1.0-h0_0.conda"
+    assert tool["licenseDeclared"] == "MIT"
+    (reference,) = tool["externalRefs"]
+    assert (
+        reference["referenceLocator"]
+        == "pkg:conda/tool@1.0?build=h0_0&channel=some-conda-test&subdir=linux-64"
+    )
+
+
+def test_a_script_that_is_not_allowed_ends_the_build(built: Built, spacious: Path):
+    assert built.recipe
+    recipe = spacious / "conda.yaml"
+    recipe.write_text(built.recipe.read_text().replace(", allow_scripts: [hook]", ""))
+    wanted, lock = load(recipe), load_lock(built.recipe.with_suffix(".lock"))
+    lock = replace(lock, recipe=wanted.digest, inputs=recipe_inputs(wanted))
+    save_text(recipe.with_suffix(".lock"), lock_text(lock))
+    options = ("--output", spacious / "out", "--runner", "sandbox")
+    ended = attempt(ENVBUILDER, "build", recipe, *options, env=NO_ENGINE)
+    assert ended.returncode == 6
+    assert "`allow_scripts: [hook]`" in ended.stderr
