@@ -33,7 +33,7 @@ from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile, read_script
 from envbuilder.init.indexes import take_indexes
 from envbuilder.init.live import read_live
-from envbuilder.init.locks import find_locks, read_lock
+from envbuilder.init.locks import read_lock
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
@@ -51,6 +51,7 @@ from envbuilder.node.nccl.facts import Facts
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import list_recipes, load, new_path, recipes_folder
 from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
+from envbuilder.recipe.other_locks import find_locks
 from envbuilder.recipe.requirement_file import parse_place
 from envbuilder.sources.git import check_out, find_commit
 

@@ -3,11 +3,10 @@
 import itertools
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -66,18 +65,6 @@ class Request:
         """The first version in it, from which the distance is measured; "" for exclusions alone."""
         version = re.search(r"(?:^|,)\s*(?:===?|~=|>=|<=|>|<)\s*(\d+(?:\.\d+)*)", self.text)
         return version[1] if version else ""
-
-
-class Package(NamedTuple):
-    """One package that a tool has locked or installed: of an index by its version, otherwise from its place."""
-
-    name: str
-    version: str = ""
-    place: Mapping[str, Any] = {}  # as `read_place` takes it
-    registry: str = ""  # the address of its index
-    build: str | None = None  # conda's; None for one of pip
-    is_python: bool = True
-    purl: str = ""  # the name on a Python index of one of conda, where that is known
 
 
 @dataclass(slots=True, kw_only=True)

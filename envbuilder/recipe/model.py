@@ -21,7 +21,7 @@ from envbuilder.core.places import Unquoted, shown
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
 from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
-from envbuilder.recipe.packages import NO_TORCH, Hashed, Packages
+from envbuilder.recipe.packages import NO_TORCH, Hashed, OtherPins, Packages
 from envbuilder.recipe.repository import Repositories, Repository, RepositoryFile
 from envbuilder.recipe.wheel_sources import Indexes, WheelIndex
 
@@ -165,7 +165,7 @@ class RecipeFile:
     libxcrypt: Annotated[str, SHAPES["libxcrypt"]] = ""
     """Brings crypt.h, which the Python.h of some versions includes."""
     packages: Packages = ()
-    """Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file."""
+    """Requirements as pip knows them, {requirements: FILE} with a path from the recipe's own folder, or {from: uv.lock, with: [dev]} for exactly the versions of another tool's lock; the lock fixes each version and file."""
     indexes: Indexes = ()
     """Package indexes, and pages or folders of wheels, each with the packages that come from it and from nowhere else."""
     apt: tuple[Annotated[str, SHAPES["apt"]], ...] = ()
@@ -232,6 +232,7 @@ class Recipe:
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     constraints: tuple[str, ...] = ()  # of those files: bounds for what the packages require
     hashes: tuple[Hashed, ...] = ()  # of those files: if there is one, each package that they bring has one
+    locks: tuple[OtherPins, ...] = ()  # of other tools, from which packages are; sorted by path
     indexes: tuple[WheelIndex, ...] = ()
     apt: tuple[str, ...]
     apt_sources: tuple[Repository, ...] = ()

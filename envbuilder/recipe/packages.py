@@ -5,19 +5,28 @@ index is an entry of `indexes` or a setting of the machine that locks. Each line
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator, Discriminator, Tag, ValidationInfo
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
+from envbuilder.core.cache import Sha256
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.models import LINE, Mistake, ReadAs, raise_mistakes
+from envbuilder.core.models import LINE, Line, Mistake, ReadAs, raise_mistakes
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.processor import Processor
 from envbuilder.core.text.redact import without_credentials
@@ -146,6 +155,16 @@ def _compare(written: re.Match[str]) -> str:
 _Placed = tuple[str, str]  # a text and its place
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPins:
+    """The lock of another tool that a recipe names, with the versions that it has for the recipe's target."""
+
+    path: str  # from the recipe's folder
+    sha256: Sha256
+    size: int
+    versions: tuple[tuple[str, str], ...]  # name and version, sorted
+
+
 @dataclass(slots=True, kw_only=True)
 class Requirements:
     """What a requirements file and those that it names ask for; `read` collects it with every mistake."""
@@ -162,6 +181,7 @@ class Requirements:
     files: list[Path] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
     needs_hashes: bool = False
+    locks: list[OtherPins] = field(default_factory=list)  # the lock of another tool from which they are
     bare: list[_Placed] = field(default_factory=list)  # without a hash, or without a version
 
     def read(self, path: Path, *, binds: bool = False) -> None:
@@ -178,18 +198,25 @@ class Requirements:
         for number, line in logical_lines(text):
             where = f"{path}:{number}:1"
             try:
-                arguments = list(split_arguments(split_line(line)))
-                hashes = tuple(value for option, value in arguments if option == "--hash")
-                self.needs_hashes |= bool(hashes)
-                for option, value in arguments:
-                    if option:
-                        self._read_option(option, value, path, where, binds=binds)
-                    else:
-                        self._read_requirement(value, path, where, hashes, binds=binds)
-            except PydanticCustomError as error:
-                self.mistakes.append(Mistake(**{**(error.context or {}), "where": where}))
+                words = split_line(line)
             except ValueError as error:  # an open quotation
                 self._refuse(f"{shown(line)}: {str(error).lower()}", where)
+            else:
+                self.read_words(words, path, where, binds=binds)
+
+    def read_words(self, words: Sequence[str], path: Path, where: str, *, binds: bool = False) -> None:
+        """Read a line that was split into its requirement and the words of its options."""
+        try:
+            arguments = list(split_arguments(words))
+            hashes = tuple(value for option, value in arguments if option == "--hash")
+            self.needs_hashes |= bool(hashes)
+            for option, value in arguments:
+                if option:
+                    self._read_option(option, value, path, where, binds=binds)
+                else:
+                    self._read_requirement(value, path, where, hashes, binds=binds)
+        except PydanticCustomError as error:
+            self.mistakes.append(Mistake(**{**(error.context or {}), "where": where}))
 
     def _read_option(self, option: str, value: str, path: Path, where: str, *, binds: bool) -> None:
         text = f"{option} {value}".strip()
@@ -314,18 +341,47 @@ def _read_file(file: _File, info: ValidationInfo) -> Requirements:
     return requirements
 
 
-Packages = tuple[
-    Annotated[
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockItem:
+    """The lock of another tool; `from_lock.py` reads it for the recipe's Python and processor."""
+
+    file: Annotated[OwnFile, Field(alias="from")]
+    wanted: Annotated[tuple[Line, ...], Field(alias="with")] = ()
+
+
+def _kind_of(item: object) -> str:
+    return "a requirement" if not isinstance(item, dict) else "a lock" if "from" in item else "a file"
+
+
+class _OrOne:
+    """Let the schema accept an item alone for a list of it. The loader makes it a list."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler(source)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, object]:
+        made = handler(schema)
+        return {"anyOf": [made, made["items"] | {"type": "object"}]}
+
+
+Packages = Annotated[
+    tuple[
         Annotated[
-            str,
-            replace(LINE, hint="a PEP 508 text, or {requirements: FILE}"),
-            AfterValidator(_read_item),
-            Tag("a requirement"),
-        ]
-        | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")],
-        Discriminator(lambda item: "a file" if isinstance(item, dict) else "a requirement"),
+            Annotated[
+                str,
+                replace(LINE, hint="a PEP 508 text, {requirements: FILE} or {from: LOCK}"),
+                AfterValidator(_read_item),
+                Tag("a requirement"),
+            ]
+            | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")]
+            | Annotated[LockItem, Tag("a lock")],
+            Discriminator(_kind_of),
+        ],
+        ...,
     ],
-    ...,
+    _OrOne(),
 ]
 
 

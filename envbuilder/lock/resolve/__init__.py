@@ -38,6 +38,7 @@ from envbuilder.lock.model import (
     Lock,
     LockedBase,
     LockedExtension,
+    SourceFile,
     Tools,
     lock_artifacts,
     needs_toolkit,
@@ -189,6 +190,7 @@ def resolve(task: Task, old: Lock | None) -> Lock:
         recipe=recipe.digest, epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
         platform=target.processor.platform, inputs=recipe_inputs(recipe),
         debs=debs, toolkit=fitting, wheels=wheels, extensions=extensions,
+        locks=tuple(SourceFile(path=pins.path, sha256=pins.sha256, size=pins.size) for pins in recipe.locks),
         base=target.base, interpreter=next(iter(interpreter), None), builds=builds, tools=tools,
     )  # fmt: skip
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
