@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -67,6 +67,15 @@ class Request:
         return version[1] if version else ""
 
 
+class ImageBase(NamedTuple):
+    """An image that a recipe is built on."""
+
+    reference: str  # with its digest
+    where: str
+    torch: str  # "" without one
+    keeps_torch: bool  # whether no index has this torch
+
+
 @dataclass(slots=True, kw_only=True)
 class Requests:
     """Requests, collected line by line; a later line wins. Paths of extensions are absolute until the recipe has its place."""
@@ -95,6 +104,8 @@ class Requests:
     # The line of a setup.py, and what it compiles by.
     gates: list[tuple[str, Gate]] = field(default_factory=list)
     suite: Distribution | None = None  # of the image that is read
+    base: ImageBase | None = None
+    untold: tuple[str, str] = ("", "")  # the last image of whose content its name says nothing, and where
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     indexes: list[tuple[str, str, str]] = field(default_factory=list)  # option, address, where

@@ -18,7 +18,7 @@ from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.other_locks import BROUGHT, OtherLock, Package, open_lock
-from envbuilder.recipe.packages import NO_TORCH, TORCH_BUILD, LockItem, OtherPins, Requirements
+from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, TORCH_BUILD, LockItem, OtherPins, Requirements
 
 _TORCH: Final = ("torch", "pytorch")
 _PLACES: Final = frozenset({"git", "url", "path"})
@@ -69,7 +69,7 @@ def _contradictions(
         version = package.version.partition("+")[0]
         if package.build is not None and package.name == "python":
             given = f"=={'.'.join(version.split('.')[:2])}.*"
-        elif _name(package) in _TORCH and version != pytorch:
+        elif _name(package) in _TORCH and pytorch not in (version, IMAGE_TORCH):
             message = f"`{path}` has torch {package.version}, and the recipe `pytorch: {pytorch}`"
             yield _mistake(message, path, "write one version into both: the other packages may fit one alone")
     try:  # a bound such as >=3.11.4 allows some 3.11

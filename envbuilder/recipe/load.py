@@ -28,7 +28,7 @@ from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.from_lock import requirements_of
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, BaseImage, NcclProfile, Recipe, RecipeFile, check_pairs
-from envbuilder.recipe.packages import NO_TORCH, LockItem, Requirements, brings, notes_on
+from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, LockItem, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 from envbuilder.recipe.wheel_sources import index_of, wheel_of
 from envbuilder.sources.names import RECIPE
@@ -326,7 +326,8 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         path=path,
         base="" if isinstance(file.base, BaseImage) else file.base,
         image=file.base.image if isinstance(file.base, BaseImage) else "",
-        pytorch="" if file.pytorch == NO_TORCH else file.pytorch,
+        pytorch="" if file.pytorch in (NO_TORCH, IMAGE_TORCH) else file.pytorch,
+        keeps_torch=file.pytorch == IMAGE_TORCH,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         constraints=tuple(dict.fromkeys(bounds)),
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),

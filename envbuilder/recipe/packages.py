@@ -45,6 +45,7 @@ from envbuilder.recipe.requirement_file import (
 from envbuilder.recipe.wheel_sources import WHEEL, WheelIndex, index_entry, pin_of, place_wheel, read_wheel
 
 NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
+IMAGE_TORCH: Final = "image"  # that of an environment that takes the torch of its base image
 _AS_EXTENSION: Final = (
     "a project of your own or of a repository is an entry of `extensions`, also without compiled code: "
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
@@ -433,7 +434,7 @@ def notes_on(
             continue
         plain = re.sub(r"\+[\w.]+", "", str(torch.specifier))
         build = re.search(r"\+(cu\d+|cpu)", str(torch.specifier))
-        if pytorch == NO_TORCH or not SpecifierSet(plain).contains(pytorch, prereleases=True):
+        if pytorch in (NO_TORCH, IMAGE_TORCH) or not SpecifierSet(plain).contains(pytorch, prereleases=True):
             message = f"the recipe's `pytorch: {pytorch}` at {place} decides, and not `{torch}`"
             yield _note(message, where, "change one of the two")
         elif build and build[1] != build_of(cuda):

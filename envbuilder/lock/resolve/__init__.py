@@ -55,7 +55,7 @@ from envbuilder.lock.resolve.debs import (
     upgrade_debs,
 )
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
-from envbuilder.lock.resolve.held import is_met
+from envbuilder.lock.resolve.held import TORCH, is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
@@ -176,6 +176,11 @@ def resolve(task: Task, old: Lock | None) -> Lock:
             extensions=_known_distributions(task, extensions), builds=builds,
         )  # fmt: skip
         wheels, builds = answer.artifacts, answer.builds
+    if recipe.keeps_torch and any(wheel.name == TORCH for wheel in wheels):
+        raise IncompatibleError(
+            f"{recipe.place('$.packages')}: `packages` require torch, and `pytorch: image` has that of the image",
+            hint="leave out what requires it, or what the image has; or write the version of torch",
+        )
     fitting = without_headers(recipe, parts, wheels)
     if fitting is None:  # the wheels were with headers before
         parts = find_toolkit()
