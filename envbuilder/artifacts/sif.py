@@ -26,6 +26,7 @@ from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.artifacts.squashfs.reader import Squashfs
 from envbuilder.artifacts.squashfs.writer import (
     SUPER_SIZE,
+    ZSTD,
     Packed,
     Piece,
     SquashfsLayout,
@@ -39,6 +40,7 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
 from envbuilder.layers.entry import CHUNK
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
+from envbuilder.layers.writer import BLOCK_SIZE, Blocks, Frame
 
 _LAUNCH: Final = b"#!/usr/bin/env run-singularity\n"  # makes `./name.sif` run
 _MAGIC: Final = b"SIF_MAGIC\0"
@@ -205,6 +207,62 @@ def write_framed_sif(frame: SifFrame, layers: Sequence[Layer], out: Path) -> Sif
     if (system.head, system.size) != (frame.head, frame.system_size):
         raise BuildError("its layers do not make its file system")
     return _write(out, frame.front, system, frame.tail)
+
+
+def extend_sif(sif: Path, layer: Layer, out: Path, *, labels: Mapping[str, str]) -> SifFacts:
+    """Write a SIF of ours with one more layer, whose files stand for those of the same paths. What is there is copied as it is.
+
+    Raises what `opened_sif` raises, and ForeignError for a file system that another program wrote.
+    """
+    head, own = (
+        read_sif(sif),
+        Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer)),
+    )
+    with opened_sif(sif) as system:
+        there, epoch = _repacked(system, sif, head.system.offset), system.epoch
+    if there is None:
+        hint = "take the SIF that `build` or `pull` made"
+        raise ForeignError(f"another program wrote the file system of `{sif}`", hint=hint)
+    layout = layout_squashfs([there, own], epoch=epoch)
+    text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
+    objects = (
+        Document(data_type=DataType.DEFINITION, name="definition", content=head.read(DataType.DEFINITION)),
+        Document(data_type=DataType.LABELS, name="labels.json", content=text.encode()),
+    )
+    identity = uuid.uuid5(_SPACE, f"{layout.head.hex()} {layer.diff_id} {text}")
+    processor = processor_in(sif) or X86_64
+    front = _front(objects, size=layout.size, epoch=epoch, identity=identity, processor=processor)
+    return _write(out, front, layout)
+
+
+def _repacked(system: Squashfs, sif: Path, start: int) -> Packed | None:
+    """Return a file system as a layer whose blob is its SIF, None if our writer has not written it. No content is read."""
+    names = {content: repr(content) for content in system.contents().values()}
+    is_mixed = any(content.blocks and content.fragment in system.fragments for content in names)
+    if is_mixed or (system.compressor, system.block_size) != (ZSTD, BLOCK_SIZE):
+        return None
+
+    def frame(block: tuple[int, int, bool], plain: int) -> Frame:
+        at, length, is_packed = block
+        return start + at, length if is_packed else 0, plain
+
+    large = {
+        name: tuple(
+            frame(block, min(BLOCK_SIZE, content.size - number * BLOCK_SIZE))
+            for number, block in enumerate(system.blocks(content))
+        )
+        for content, name in names.items() if content.blocks
+    }  # fmt: skip
+    small = {
+        name: (content.fragment, content.offset)
+        for content, name in names.items()
+        if name not in large and content.size
+    }
+    shared = map(system.fragment, system.fragments)
+    # A packed one unpacks to more than it takes.
+    fragments = tuple(frame(block, block[1] + block[2]) for block in shared)
+    blocks = Blocks(fragments=fragments, small=small, large=large)
+    return Packed(blob=sif, entries=system.entries(threads=1, known=names), blocks=blocks)
 
 
 def _layout(layers: Sequence[Layer], epoch: int) -> SquashfsLayout:

@@ -385,15 +385,8 @@ def _need_something(sources: RecipeSources, requests: Requests) -> None:
     if unknown := [name for name in sources.wanted if name not in requests.offered]:
         has = f"they have {', '.join(sorted(requests.offered))}" if requests.offered else "they have none"
         raise UsageError(f"no file has a group, an extra or an environment `{unknown[0]}`", hint=has)
-    content = (
-        requests.base,
-        requests.pins,
-        requests.packages,
-        requests.apt,
-        requests.extensions,
-        requests.env,
-    )
-    if sources.projects and not any(content):
+    content = (requests.pins, requests.packages, requests.apt, requests.extensions, requests.env)
+    if sources.projects and not (requests.base or any(content)):
         raise UsageError(
             f"nothing that a recipe can hold was found in {', '.join(f'`{name}`' for name in sources.projects)}",
             hint="`--from FILE` names another file; without `--from`, `init` asks for the versions",

@@ -90,7 +90,9 @@ class Squashfs:
         self._offset = offset
         self._size = os.fstat(self._descriptor).st_size - offset if size is None else size
         head = _SUPER.unpack(self.read(0, _SUPER.size))
-        magic, _, _, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[:12]
+        magic, _, self.epoch, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[
+            :12
+        ]
         used, ids_at, xattrs_at, inodes_at, folders_at, fragments_at, exports_at = head[12:]
         if magic != _MAGIC or (major, minor) != (4, 0):
             raise ValueError("it does not start as a squashfs 4.0")
@@ -166,6 +168,10 @@ class Squashfs:
         for length in content.blocks:
             yield at, length & _STORED, not length & _RAW_DATA
             at += length & _STORED
+
+    @property
+    def fragments(self) -> range:
+        return range(len(self._fragments))
 
     def fragment(self, number: int) -> tuple[int, int, bool]:
         """Return the same of a block that small files share."""

@@ -66,6 +66,7 @@ class LaunchOptions:
     smoke: bool
     compare: bool = False  # with `smoke`
     watch: float = 0  # minutes
+    strict: bool = False  # refuse what the job would not see of `exec --writable`
     # Takes precedence over the site profile; its `options` are added.
     slurm: SlurmSite = field(default_factory=SlurmSite)
     hosts: tuple[str, ...] = ()
