@@ -34,7 +34,7 @@ from envbuilder.artifacts.squashfs.writer import (
     squashfs_epoch,
 )
 from envbuilder.core.budget import DOCUMENT, SIF, need_within
-from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
+from envbuilder.core.cache import Sha256, beside, sha256_bytes, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
@@ -159,15 +159,24 @@ def write_sif(
     The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
     system = _layout(layers, epoch)
+    return _write_system(
+        system, out, epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor,
+        identity="\n".join(layer.diff_id for layer in layers),
+    )  # fmt: skip
+
+
+def _write_system(
+    system: SquashfsLayout, out: Path, *, epoch: int, definition: str, labels: Mapping[str, str], identity: str,
+    documents: Sequence[Document] = (), processor: Processor,
+) -> SifFacts:  # fmt: skip
     text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
-    diff_ids = [layer.diff_id for layer in layers]
-    identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, text]))
+    number = uuid.uuid5(_SPACE, "\n".join([identity, str(epoch), definition, text]))
     objects = (
         Document(data_type=DataType.DEFINITION, name="definition", content=definition.encode()),
         Document(data_type=DataType.LABELS, name="labels.json", content=text.encode()),
         *documents,
     )
-    front = _front(objects, size=system.size, epoch=epoch, identity=identity, processor=processor)
+    front = _front(objects, size=system.size, epoch=epoch, identity=number, processor=processor)
     return _write(out, front, system)
 
 
@@ -214,25 +223,19 @@ def extend_sif(sif: Path, layer: Layer, out: Path, *, labels: Mapping[str, str])
 
     Raises what `opened_sif` raises, and ForeignError for a file system that another program wrote.
     """
-    head, own = (
-        read_sif(sif),
-        Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer)),
-    )
+    there = read_sif(sif)
     with opened_sif(sif) as system:
-        there, epoch = _repacked(system, sif, head.system.offset), system.epoch
-    if there is None:
+        below, epoch = _repacked(system, sif, there.system.offset), system.epoch
+    if below is None:
         hint = "take the SIF that `build` or `pull` made"
         raise ForeignError(f"another program wrote the file system of `{sif}`", hint=hint)
-    layout = layout_squashfs([there, own], epoch=epoch)
-    text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
-    objects = (
-        Document(data_type=DataType.DEFINITION, name="definition", content=head.read(DataType.DEFINITION)),
-        Document(data_type=DataType.LABELS, name="labels.json", content=text.encode()),
-    )
-    identity = uuid.uuid5(_SPACE, f"{layout.head.hex()} {layer.diff_id} {text}")
-    processor = processor_in(sif) or X86_64
-    front = _front(objects, size=layout.size, epoch=epoch, identity=identity, processor=processor)
-    return _write(out, front, layout)
+    above = Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer))
+    identity = f"{there.system.size} {sha256_bytes(there.read(DataType.LABELS))} {layer.diff_id}"
+    text = there.read(DataType.DEFINITION).decode(errors="replace")
+    return _write_system(
+        layout_squashfs([below, above], epoch=epoch), out, epoch=epoch, definition=text, labels=labels,
+        identity=identity, processor=processor_in(sif) or X86_64,
+    )  # fmt: skip
 
 
 def _repacked(system: Squashfs, sif: Path, start: int) -> Packed | None:

@@ -29,9 +29,7 @@ _INFO: Final = re.compile(r".*/(?:site|dist)-packages/([^/]+)-([^/-]+)\.dist-inf
 _RECORD: Final = re.compile(r".*/conda-meta/(.+)-([^-]+)-([^-]+)\.json")
 _BUILD: Final = re.compile(r".*-packages/torch/version\.py")
 _CUDA: Final = re.compile(r"^cuda\b[^=\n]*= *(?:None|['\"](\d+\.\d+))", re.MULTILINE)
-_OF_INDEX: Final = re.compile(
-    r"\d+\.\d+\.\d+(\.post\d+)?(\+(cu\d+|cpu))?"
-)  # torch as PyTorch itself builds it
+_OF_INDEX: Final = re.compile(r"\d+\.\d+\.\d+(\.post\d+)?(\+(cu\d+|cpu))?")  # a torch of PyTorch itself
 _PYTHON: Final = re.compile(r"/python(3\.\d+)(?=/|$)")
 _WHITEOUT: Final = ".wh."
 
@@ -49,9 +47,7 @@ class _Content:
 
     paths: dict[str, Entry] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
-    gone: set[str] = field(
-        default_factory=set
-    )  # what higher layers hide, and folders whose content they hide: `folder/`
+    gone: set[str] = field(default_factory=set)  # what higher layers hide; a folder's content as `folder/`
     torch: str = ""
     cuda: str | None = None  # that torch was built for; "" for the CPU's
     read: int = 0  # bytes

@@ -12,13 +12,20 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import Mistake
 from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.other_locks import BROUGHT, OtherLock, Package, open_lock
-from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, TORCH_BUILD, LockItem, OtherPins, Requirements
+from envbuilder.recipe.packages import (
+    IMAGE_TORCH,
+    NO_TORCH,
+    TORCH_BUILD,
+    LockItem,
+    OtherPins,
+    Requirements,
+    note,
+)
 
 _TORCH: Final = ("torch", "pytorch")
 _PLACES: Final = frozenset({"git", "url", "path"})
@@ -44,7 +51,7 @@ def requirements_of(
         requirements.mistakes.append(
             _mistake(message, path, f"it has {', '.join(sorted(target.offered)) or 'none'}")
         )
-    requirements.notes += (_note(note, path) for note in target.notes)
+    requirements.notes += (note(text, str(path)) for text in target.notes)
     kept = [package for package in packages if pytorch == NO_TORCH or not BROUGHT.match(_name(package))]
     _take(kept, path, requirements)
     indexed = (package for package in kept if package.version and _PLACES.isdisjoint(package.place))
@@ -100,11 +107,11 @@ def _take(packages: Sequence[Package], path: Path, requirements: Requirements) -
             requirements.indexes.append((index, str(path)))
     if left:
         message = f"left out {', '.join(left)}: only conda has them, or they have no version"
-        requirements.notes.append(_note(message, path, "`apt` takes what Debian has of it"))
+        requirements.notes.append(note(message, str(path), "`apt` takes what Debian has of it"))
     if guessed:
         message = f"taken for the packages of these names on the Python index: {', '.join(guessed)}"
         hint = "conda's names may be another project's there; look at each"
-        requirements.notes.append(_note(message, path, hint))
+        requirements.notes.append(note(message, str(path), hint))
 
 
 def _words(package: Package, *, is_main: bool) -> tuple[str, ...]:
@@ -129,8 +136,3 @@ def _words(package: Package, *, is_main: bool) -> tuple[str, ...]:
 
 def _mistake(message: str, path: Path, hint: str) -> Mistake:
     return Mistake(message=message, code=RecipeCode.OTHER_LOCK, hint=hint, where=str(path))
-
-
-def _note(message: str, path: Path, hint: str = "") -> Finding:
-    severity = Severity.WARNING
-    return Finding(code=RecipeCode.DECIDED, severity=severity, where=str(path), message=message, hint=hint)

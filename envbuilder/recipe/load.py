@@ -239,7 +239,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> PlacedNod
         return None
     check_credentials(node, mistakes)
     alone = node.get("packages")
-    if alone and isinstance(alone.value, Map):
+    if alone and isinstance(alone.value, Map) and {"from", "requirements"} & alone.value.keys():
         node.value["packages"] = List([alone.value], [(alone.where, alone.where)])
     parent = node.get("extends")
     if parent is None:

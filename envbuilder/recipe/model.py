@@ -320,6 +320,11 @@ def make_schema() -> _Schema:
     made: Any = _plain(raw, raw["$defs"])
     required = made.pop("required")
     del made["description"]
+    packages = made["properties"]["packages"]
+    alone = [
+        kind for kind in packages["items"]["anyOf"] if kind["type"] == "object"
+    ]  # of which the loader makes a list
+    made["properties"]["packages"] = {"description": packages.pop("description"), "anyOf": [packages, *alone]}
     remote = ("git", "commit", "sdist", "url", "sha256")
     forms = made["properties"]["extensions"]["items"]["oneOf"] = [
         {"required": ["sources"], "not": _any_of("path", "capture", "patch", *remote)},

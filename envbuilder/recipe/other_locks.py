@@ -84,7 +84,7 @@ def _bound(text: str) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class Target:
+class LockTarget:
     """What a lock is read for. The readers collect what else it has."""
 
     markers: Mapping[str, str]
@@ -114,7 +114,7 @@ class Target:
         return not marker or Marker(_EXTRA.sub(truth, marker)).evaluate(environment, context="lock_file")
 
 
-def _read_uv(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
+def _read_uv(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:
     """Yield what the project or the members of the workspace reach; the other packages are of groups and extras."""
     manifest, by_name = table_of(lock, "manifest"), defaultdict(list)
     for package in tables_of(lock, "package"):
@@ -185,7 +185,7 @@ def _url_place(url: str, files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {"url": f"{url}#{digest.replace(':', '=')}"}
 
 
-def _read_poetry(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
+def _read_poetry(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:
     extras, packages = table_of(lock, "extras"), list(tables_of(lock, "package"))
     older = table_of(table_of(lock, "metadata"), "files")  # of version 1.1
     target.offered |= extras.keys()
@@ -214,7 +214,7 @@ def _read_poetry(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
         yield Package(name, version, place, "" if place else url, hashes=_hashes(files))
 
 
-def _read_pipenv(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
+def _read_pipenv(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:
     sources = tables_of(table_of(lock, "_meta"), "sources")
     indexes = {str(source.get("name")): str(source.get("url")) for source in sources}
     target.offered |= lock.keys() - {"_meta", "default"}
@@ -229,7 +229,7 @@ def _read_pipenv(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
                 yield Package(name, version, place, indexes.get(str(package.get("index")), ""), hashes=hashes)  # fmt: skip
 
 
-def _read_pylock(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
+def _read_pylock(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:
     from packaging.pylock import Pylock, PylockValidationError  # noqa: PLC0415 - 30 ms, for this format alone
 
     try:
@@ -254,7 +254,7 @@ def _read_pylock(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
         yield Package(package.name, str(package.version or ""), place, package.index or "", hashes=hashes)
 
 
-def _read_pixi(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
+def _read_pixi(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:
     environments = table_of(lock, "environments")
     target.offered |= environments.keys() - {"default"}
     name = next((name for name in environments if name in target.wanted), "default")
@@ -282,7 +282,7 @@ def _read_pixi(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
             target.notes.append(f"`{kind}: {url}` is left out: built from sources by pixi")
 
 
-def _read_conda_lock(lock: Mapping[str, Any], target: Target) -> Iterator[Package]:
+def _read_conda_lock(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:
     rows = list(tables_of(lock, "package"))
     _need_platform({str(row.get("platform")) for row in rows}, target)
     for row in rows:
@@ -314,7 +314,7 @@ def _of_pip(name: str, version: str, url: str, digest: str) -> Package:
     return Package(name, version, {} if "://" in url else {"path": url})
 
 
-def _need_platform(platforms: Iterable[str], target: Target) -> None:
+def _need_platform(platforms: Iterable[str], target: LockTarget) -> None:
     if target.platform not in platforms:
         raise UsageError(
             f"it has packages for {', '.join(sorted(map(str, platforms))) or 'no system'}, and none for {target.platform}",
@@ -330,7 +330,7 @@ class _Format(NamedTuple):
     versions: tuple[str, ...]
     version: tuple[str, ...]
     python: tuple[str, ...]
-    read: Callable[[Mapping[str, Any], Target], Iterator[Package]]
+    read: Callable[[Mapping[str, Any], LockTarget], Iterator[Package]]
     manifests: str  # the names of the files that it is made of
 
 
@@ -355,17 +355,17 @@ class OtherLock:
     python: str  # the specifier of the Pythons that it is for; "" if it names none
     has_markers: bool  # whether it has packages for several Pythons
     _data: Mapping[str, Any]
-    _read: Callable[[Mapping[str, Any], Target], Iterator[Package]]
+    _read: Callable[[Mapping[str, Any], LockTarget], Iterator[Package]]
 
     def packages(
         self, python: str, processor: Processor, wanted: Iterable[str]
-    ) -> tuple[list[Package], Target]:
+    ) -> tuple[list[Package], LockTarget]:
         """Return what it has for a Python and a processor, with the wanted groups, extras and environment.
 
         Raises UsageError for one with nothing for Linux and the processor.
         """
         platform = "linux-64" if processor is X86_64 else f"linux-{processor.machine}"
-        target = Target(markers=processor.markers(python), platform=platform, wanted=frozenset(wanted))
+        target = LockTarget(markers=processor.markers(python), platform=platform, wanted=frozenset(wanted))
         try:
             return list(self._read(self._data, target)), target
         except InvalidMarker as error:

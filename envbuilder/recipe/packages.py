@@ -8,21 +8,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from pydantic import (
-    AfterValidator,
-    Discriminator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    Tag,
-    ValidationInfo,
-)
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 from envbuilder.core.cache import Sha256
 from envbuilder.core.findings import Finding, Severity
@@ -240,11 +232,11 @@ class Requirements:
         elif option == "--pre":
             message = f"`{text}` is not followed: a lock takes pre-releases only where pip does without it"
             hint = "name the version of a pre-release that you want: `NAME==1.0rc1`"
-            self.notes.append(_note(message, where, hint))
+            self.notes.append(note(message, where, hint))
         elif option == "--require-hashes":
             self.needs_hashes = True
         elif option not in (*NO_MATTER, "--hash"):
-            self.notes.append(_note(f"`{text}` is an option of pip that a lock does not follow", where))
+            self.notes.append(note(f"`{text}` is an option of pip that a lock does not follow", where))
 
     def _read_requirement(
         self, text: str, path: Path, where: str, hashes: tuple[str, ...], *, binds: bool
@@ -323,7 +315,7 @@ class Requirements:
         self.mistakes.append(Mistake(message=message, code=code, hint=hint, where=where))
 
 
-def _note(message: str, where: str, hint: str = "") -> Finding:
+def note(message: str, where: str, hint: str = "") -> Finding:
     severity = Severity.WARNING
     return Finding(code=RecipeCode.DECIDED, severity=severity, where=where, message=message, hint=hint)
 
@@ -354,35 +346,19 @@ def _kind_of(item: object) -> str:
     return "a requirement" if not isinstance(item, dict) else "a lock" if "from" in item else "a file"
 
 
-class _OrOne:
-    """Let the schema accept an item alone for a list of it. The loader makes it a list."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return handler(source)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, object]:
-        made = handler(schema)
-        return {"anyOf": [made, made["items"] | {"type": "object"}]}
-
-
-Packages = Annotated[
-    tuple[
+Packages = tuple[
+    Annotated[
         Annotated[
-            Annotated[
-                str,
-                replace(LINE, hint="a PEP 508 text, {requirements: FILE} or {from: LOCK}"),
-                AfterValidator(_read_item),
-                Tag("a requirement"),
-            ]
-            | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")]
-            | Annotated[LockItem, Tag("a lock")],
-            Discriminator(_kind_of),
-        ],
-        ...,
+            str,
+            replace(LINE, hint="a PEP 508 text, {requirements: FILE} or {from: LOCK}"),
+            AfterValidator(_read_item),
+            Tag("a requirement"),
+        ]
+        | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")]
+        | Annotated[LockItem, Tag("a lock")],
+        Discriminator(_kind_of),
     ],
-    _OrOne(),
+    ...,
 ]
 
 
@@ -413,7 +389,7 @@ def notes_on(
         if all(extension.path != HERE for extension in extensions):
             message = f"`{text}` is not installed: the environment holds what a project needs, and not itself"
             hint = "set `env: {PYTHONPATH: …}`, or if it has C++ or CUDA sources, write `extensions: [{name: NAME, path: .}]`"
-            yield _note(message, where, hint)
+            yield note(message, where, hint)
     cuda_words = f"`cuda: {cuda}`" if cuda else "want of `cuda`"
     for text, where in requirements.indexes:
         build, address = TORCH_BUILD.fullmatch(text), text.partition(" ")[2]
@@ -425,10 +401,10 @@ def notes_on(
             entry = index_entry(without_credentials(address), is_page=is_page)
             setting = "ENVBUILDER_FOLDERS" if is_page else "ENVBUILDER_INDEX"
             hint = f"`indexes: [{entry}]` takes packages from it; `{setting}` names others for all"
-            yield _note(message, where, hint)
+            yield note(message, where, hint)
         elif build[1] != build_of(cuda):
             choice = f"the recipe's {cuda_words} chooses the build"
-            yield _note(f"`{text}` has torch's build {build[1]}, and {choice}", where)
+            yield note(f"`{text}` has torch's build {build[1]}, and {choice}", where)
     for torch, where in requirements.torch:
         if torch.marker and not torch.marker.evaluate(processor.markers(python)):
             continue
@@ -436,9 +412,9 @@ def notes_on(
         build = re.search(r"\+(cu\d+|cpu)", str(torch.specifier))
         if pytorch in (NO_TORCH, IMAGE_TORCH) or not SpecifierSet(plain).contains(pytorch, prereleases=True):
             message = f"the recipe's `pytorch: {pytorch}` at {place} decides, and not `{torch}`"
-            yield _note(message, where, "change one of the two")
+            yield note(message, where, "change one of the two")
         elif build and build[1] != build_of(cuda):
-            yield _note(f"the recipe's {cuda_words} decides, and not the build of `{torch}`", where)
+            yield note(f"the recipe's {cuda_words} decides, and not the build of `{torch}`", where)
 
 
 def build_of(cuda: str) -> str:

@@ -110,6 +110,7 @@ class Squashfs:
         self._folder_table = _Table(self, folders_at, min(after))
         self._ids = [number for (number,) in _WORD.iter_unpack(self._indexed(ids_at, ids * _WORD.size))]
         self._fragments = list(_FRAGMENT.iter_unpack(self._indexed(fragments_at, fragments * _FRAGMENT.size)))
+        self.fragments = range(fragments)
         self._fragment = functools.lru_cache(_FRAGMENTS)(self._load_fragment)
         self._xattrs = self._read_xattrs(xattrs_at) if xattrs_at != _NONE_64 else []
 
@@ -168,10 +169,6 @@ class Squashfs:
         for length in content.blocks:
             yield at, length & _STORED, not length & _RAW_DATA
             at += length & _STORED
-
-    @property
-    def fragments(self) -> range:
-        return range(len(self._fragments))
 
     def fragment(self, number: int) -> tuple[int, int, bool]:
         """Return the same of a block that small files share."""
