@@ -147,7 +147,8 @@ def read_source(path: Path, requests: Requests) -> None:
         readers.get(path.suffix.lower()),
     )
     if find_locks([path]):
-        read_lock(path, requests)
+        with blaming_content(f"`{path}`"):
+            read_lock(path, requests)
         return
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {_KINDS}")
@@ -237,9 +238,10 @@ def _on_image(recipe: Recipe, requests: Requests) -> Recipe:
         )
     if base is None:
         return recipe
-    gcc = suite.gcc if suite and (base.keeps_torch or recipe.gcc not in suite.gccs) else recipe.gcc
+    keeps = base.keeps_torch and not asked
+    gcc = suite.gcc if suite and (keeps or recipe.gcc not in suite.gccs) else recipe.gcc
     recipe = replace(recipe, base="", image=base.reference, gcc=gcc, libxcrypt="")
-    return replace(recipe, pytorch="", cuda="", gpus=(), keeps_torch=True) if base.keeps_torch else recipe
+    return replace(recipe, pytorch="", cuda="", gpus=(), keeps_torch=True) if keeps else recipe
 
 
 def _home(folder: Path, requests: Requests) -> Path:
@@ -342,7 +344,7 @@ def write_recipe(
                 paths = (known.path for known in requests.extensions.values() if not known.is_remote)
                 folders = {above for path in paths if path for above in (Path(path), *Path(path).parents)}
                 check_submodules(sorted(filter(requests.holds, folders)), requests)
-    if requests.untold[0]:
+    if requests.untold[0] and not sources.versions.get("pytorch"):
         _read_untold(sources, environment, runner, requests)
     _need_something(sources, requests)
     for key, version in sources.versions.items():
@@ -374,7 +376,7 @@ def _read_untold(
                 left for left in requests.left if left.where != where or UNTOLD not in left.message
             ]
     except RegistryError as error:
-        if "torch" in image and not sources.versions.get("pytorch"):
+        if "torch" in image:
             hint = f"{error.hint}; `--pytorch VERSION` does without the image"
             raise type(error)(f"{where}: {error.message}", hint=hint) from error
         requests.note(where, f"`{image}` was not read: {error.message}", hint=error.hint)

@@ -156,7 +156,7 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     if image and torch and torch.where == where:
         message = f"torch {recipe.pytorch} is that of `{image}`"
         requests.note(where, message, hint="`--pytorch` names another one")
-    keeps = requests.base and requests.base.keeps_torch
+    keeps = requests.base and requests.base.keeps_torch and not torch
     if (requests.packages or requests.extensions or torch) and not keeps and not (torch and torch.is_exact):
         row, day = tables.torches.by_name[recipe.pytorch], requests.day
         order = "oldest" if day and row.released > str(day) else "newest"

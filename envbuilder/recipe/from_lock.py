@@ -11,7 +11,7 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import UsageError, blaming_content
 from envbuilder.core.models import Mistake
 from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
@@ -39,8 +39,9 @@ def requirements_of(
     requirements, path = Requirements(folder=folder), folder / item.file
     requirements.files.append(path)
     try:
-        lock = open_lock(path)
-        packages, target = lock.packages(python, processor, item.wanted)
+        with blaming_content(f"`{path}`"):
+            lock = open_lock(path)
+            packages, target = lock.packages(python, processor, item.wanted)
     except UsageError as error:
         reasons = (error.message, *(finding.message for finding in error.findings))
         requirements.mistakes.append(_mistake(": ".join(reasons), path, error.hint))

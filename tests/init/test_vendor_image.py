@@ -99,6 +99,21 @@ def test_only_the_layers_that_are_needed_are_read(
     assert "the image has 1 packages where torch is: numpy" in messages(answer)
 
 
+def test_a_version_that_is_named_stands_for_the_torch_of_the_image(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"{host}/site/nvidia:1"
+    assert start(capsys, tmp_path, "--from", place, "--gpu", "A100", "--pytorch", "2.6.0")[0] == 0
+    recipe = load(tmp_path / "mine.yaml")
+    assert (recipe.pytorch, recipe.keeps_torch, bool(recipe.image)) == ("2.6.0", False, True)
+    (tmp_path / "mine.yaml").unlink()
+    (tmp_path / "Dockerfile").write_text(f"FROM {place}\nENV A=b\n")
+    options = ("--from", str(tmp_path / "Dockerfile"), "--gpu", "A100", "--pytorch", "2.6.0")
+    assert start(capsys, tmp_path, *options)[0] == 0
+    recipe = load(tmp_path / "mine.yaml")
+    assert (recipe.pytorch, recipe.image) == ("2.6.0", "")
+
+
 def test_a_vendors_torch_is_kept_by_its_image_alone(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

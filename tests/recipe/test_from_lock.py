@@ -177,6 +177,8 @@ def test_the_hashes_of_files_of_the_index_are_taken(name: str, tmp_path: Path) -
         ("uv.lock", "version = 9\n", "", RECIPE, "has version 9 of uv's format, which is not known"),
         ("uv.lock", "[", "", RECIPE, "is not TOML"),
         ("pixi.lock", "a: [", "", RECIPE, "cannot be read as a lock: is not YAML"),
+        ("Pipfile.lock", "[" * 100_000, "", RECIPE, "Pipfile.lock"),
+        ("uv.lock", "version = 1\npackage = [" + "[" * 5_000, "", RECIPE, "uv.lock"),
         ("other.lock", "", "", RECIPE, "has the name of no tool's lock"),
         ("poetry.lock", POETRY, "", RECIPE, "the repository `https://host.example/fast` is a project, which the recipe takes as an extension"),
     ],
