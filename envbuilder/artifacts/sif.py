@@ -26,6 +26,7 @@ from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.artifacts.squashfs.reader import Squashfs
 from envbuilder.artifacts.squashfs.writer import (
     SUPER_SIZE,
+    ZSTD,
     Packed,
     Piece,
     SquashfsLayout,
@@ -33,12 +34,13 @@ from envbuilder.artifacts.squashfs.writer import (
     squashfs_epoch,
 )
 from envbuilder.core.budget import DOCUMENT, SIF, need_within
-from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
+from envbuilder.core.cache import Sha256, beside, sha256_bytes, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
 from envbuilder.layers.entry import CHUNK
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
+from envbuilder.layers.writer import BLOCK_SIZE, Blocks, Frame
 
 _LAUNCH: Final = b"#!/usr/bin/env run-singularity\n"  # makes `./name.sif` run
 _MAGIC: Final = b"SIF_MAGIC\0"
@@ -157,15 +159,24 @@ def write_sif(
     The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
     system = _layout(layers, epoch)
+    return _write_system(
+        system, out, epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor,
+        identity="\n".join(layer.diff_id for layer in layers),
+    )  # fmt: skip
+
+
+def _write_system(
+    system: SquashfsLayout, out: Path, *, epoch: int, definition: str, labels: Mapping[str, str], identity: str,
+    documents: Sequence[Document] = (), processor: Processor,
+) -> SifFacts:  # fmt: skip
     text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
-    diff_ids = [layer.diff_id for layer in layers]
-    identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, text]))
+    number = uuid.uuid5(_SPACE, "\n".join([identity, str(epoch), definition, text]))
     objects = (
         Document(data_type=DataType.DEFINITION, name="definition", content=definition.encode()),
         Document(data_type=DataType.LABELS, name="labels.json", content=text.encode()),
         *documents,
     )
-    front = _front(objects, size=system.size, epoch=epoch, identity=identity, processor=processor)
+    front = _front(objects, size=system.size, epoch=epoch, identity=number, processor=processor)
     return _write(out, front, system)
 
 
@@ -207,11 +218,61 @@ def write_framed_sif(frame: SifFrame, layers: Sequence[Layer], out: Path) -> Sif
     return _write(out, frame.front, system, frame.tail)
 
 
-def write_system(layers: Sequence[Layer], out: Path) -> None:
+def write_squashfs(layers: Sequence[Layer], out: Path) -> None:
     """Write the files of layers as a squashfs alone, for programs of a build. Raises BuildError for a damaged blob."""
     system = _layout(layers, 0)
     with space_errors(out), out.open("xb") as stream:
         stream.writelines(itertools.chain((system.head,), _contents(system.pieces), (system.tables,)))
+
+
+def extend_sif(sif: Path, layer: Layer, out: Path, *, labels: Mapping[str, str]) -> SifFacts:
+    """Write a SIF of ours with one more layer, whose files stand for those of the same paths. What is there is copied as it is.
+
+    Raises what `opened_sif` raises, and ForeignError for a file system that another program wrote.
+    """
+    there = read_sif(sif)
+    with opened_sif(sif) as system:
+        below, epoch = _repacked(system, sif, there.system.offset), system.epoch
+    if below is None:
+        hint = "take the SIF that `build` or `pull` made"
+        raise ForeignError(f"another program wrote the file system of `{sif}`", hint=hint)
+    above = Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer))
+    identity = f"{there.system.size} {sha256_bytes(there.read(DataType.LABELS))} {layer.diff_id}"
+    text = there.read(DataType.DEFINITION).decode(errors="replace")
+    return _write_system(
+        layout_squashfs([below, above], epoch=epoch), out, epoch=epoch, definition=text, labels=labels,
+        identity=identity, processor=processor_in(sif) or X86_64,
+    )  # fmt: skip
+
+
+def _repacked(system: Squashfs, sif: Path, start: int) -> Packed | None:
+    """Return a file system as a layer whose blob is its SIF, None if our writer has not written it. No content is read."""
+    names = {content: repr(content) for content in system.contents().values()}
+    is_mixed = any(content.blocks and content.fragment in system.fragments for content in names)
+    if is_mixed or (system.compressor, system.block_size) != (ZSTD, BLOCK_SIZE):
+        return None
+
+    def frame(block: tuple[int, int, bool], plain: int) -> Frame:
+        at, length, is_packed = block
+        return start + at, length if is_packed else 0, plain
+
+    large = {
+        name: tuple(
+            frame(block, min(BLOCK_SIZE, content.size - number * BLOCK_SIZE))
+            for number, block in enumerate(system.blocks(content))
+        )
+        for content, name in names.items() if content.blocks
+    }  # fmt: skip
+    small = {
+        name: (content.fragment, content.offset)
+        for content, name in names.items()
+        if name not in large and content.size
+    }
+    shared = map(system.fragment, system.fragments)
+    # A packed one unpacks to more than it takes.
+    fragments = tuple(frame(block, block[1] + block[2]) for block in shared)
+    blocks = Blocks(fragments=fragments, small=small, large=large)
+    return Packed(blob=sif, entries=system.entries(threads=1, known=names), blocks=blocks)
 
 
 def _layout(layers: Sequence[Layer], epoch: int) -> SquashfsLayout:

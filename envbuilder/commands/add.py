@@ -16,6 +16,7 @@ from envbuilder.recipe.edit import need_writable, parse_added, put
 from envbuilder.recipe.load import expand, find_recipe, load
 from envbuilder.recipe.matrix import file_of
 from envbuilder.run.desk_packages import installed, venv_of
+from envbuilder.run.named import need_sif
 from envbuilder.sources.git import find_commit
 
 
@@ -33,6 +34,7 @@ class AddedPackages(Answer):
     "envbuilder add a100 einops",
     "envbuilder add a100 einops 'hydra-core>=1.3' git+https://host/team/project@main",
     "envbuilder add a100 --installed",
+    "envbuilder add a100 --installed --to-sif today.sif",
 )
 def add(
     session: Session, name: Name,
@@ -40,10 +42,19 @@ def add(
                                                          help="requirements as pip knows them, or git+URL[@REVISION]")] = None,
     *,
     is_tried: Annotated[bool, typer.Option("--installed", help="what `exec --writable` has installed in this folder")] = False,
+    to_sif: Annotated[Path | None, typer.Option("--to-sif", metavar="FILE",
+        help="with --installed: leave the recipe, and pack both into a SIF for now")] = None,
     output: Output, loads: Load, recipes: Recipes,
 ) -> Reply[AddedPackages]:  # fmt: skip
     """Write packages into a recipe, lock it and build it. If that fails, recipe and lock stay as they were."""
     path, variant = file_of(find_recipe(name, recipes))
+    if to_sif and (packages or not is_tried):
+        raise UsageError(
+            "`--to-sif` is for what `exec --writable` has installed",
+            hint="write `--installed`, and no PACKAGE",
+        )
+    if to_sif:
+        return _pack(name, path, output, recipes, to_sif)
     packages = [*(packages or ()), *(installed(path.stem, Path.cwd()) if is_tried else ())]
     if not packages:
         raise UsageError("no PACKAGE to add", hint="name one, or give `--installed`")
@@ -73,3 +84,13 @@ def add(
         text="\n".join(lines),
         findings=tuple(finding for result in results for finding in result.findings),
     )
+
+
+def _pack(name: str, recipe: Path, output: Path, recipes: Path, out: Path) -> Reply[AddedPackages]:
+    """Pack what is installed beside an environment into a SIF."""
+    from envbuilder.run.desk_sif import pack  # noqa: PLC0415 - zstandard, for this alone
+
+    requirements = pack(recipe.stem, need_sif(name, output, recipes).sif, Path.cwd(), out)
+    change = f"{out}: {name} with {', '.join(requirements)}"
+    data = AddedPackages(recipe=recipe, edits=(), changes=(change,), built=())
+    return Reply(data=data, text=f"{change}\n$ envbuilder launch local {pasted(out)} -- PROGRAM")

@@ -26,6 +26,7 @@ from envbuilder.init import NewRecipe, RecipeSources, as_text, as_typed, copy_ex
     "envbuilder init mine --from . --gpu A100 --try",
     "envbuilder init mine --from environment.yml --gpu A100",
     "envbuilder init mine --from uv.lock --with dev --gpu A100",
+    "envbuilder init mine --from nvcr.io/nvidia/pytorch:25.01-py3 --gpu H100",
     "envbuilder init mine --from-env ~/miniconda3/envs/mine --gpu A100",
 )
 def init(
@@ -39,7 +40,8 @@ def init(
     projects: Annotated[
         list[str] | None, typer.Option("--from", metavar="PROJECT",
             help="a folder, the address of a git repository, requirements.txt, environment.yml, pyproject.toml, setup.py, "
-                 "a lock such as uv.lock, a Dockerfile, a definition file or a shell script; may be repeated")
+                 "a lock such as uv.lock, a Dockerfile, a definition file, a shell script, or an image such as "
+                 "nvcr.io/nvidia/pytorch:25.01-py3; may be repeated")
     ] = None,
     wanted: Annotated[list[str] | None, typer.Option("--with", metavar="NAME",
         help="a group or an extra beside what a lock installs by itself, or another environment of pixi; may be repeated")] = None,
@@ -48,6 +50,8 @@ def init(
     from_machine: Annotated[
         bool, typer.Option("--from-machine", help="the GPUs, nvcc, gcc, Python and torch of this machine")
     ] = False,
+    without_image: Annotated[bool, typer.Option("--without-image",
+        help="take the versions of an image, and build on a distribution of its own")] = False,
     gpus: Annotated[list[str] | None, typer.Option("--gpu", metavar="MODEL",
                                                    help="such as A100, or none; may be repeated")] = None,
     pytorch: Annotated[str, typer.Option(metavar="VERSION", help="such as 2.6.0")] = "",
@@ -59,6 +63,7 @@ def init(
     if not example:
         sources = RecipeSources(
             projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()), wanted=tuple(wanted or ()), live=live,
+            is_base=not without_image,
             versions={"pytorch": pytorch, "python": python},
         )  # fmt: skip
         is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json

@@ -47,6 +47,8 @@ LocalCopy = Annotated[bool, typer.Option("--local-copy", help=_COPY)]
 _WATCH: Final = "when no rank has written for so long, say who waits for whom"
 Watch = Annotated[float, typer.Option("--watch", metavar="MINUTES", min=0, help=_WATCH)]
 _SMOKE: Final = "check ranks, GPUs and collectives instead of running a program"
+_STRICT: Final = "refuse to start while `exec --writable` has packages in this folder, which no job sees"
+Strict = Annotated[bool, typer.Option("--strict", help=_STRICT)]
 SmokeRun = Annotated[bool, typer.Option("--smoke", help=_SMOKE)]
 _COMPARE: Final = "with --smoke: try each transport, and say what works, how fast, and what to set"
 Compare = Annotated[bool, typer.Option("--compare", help=_COMPARE)]
@@ -77,13 +79,14 @@ def launch_slurm(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
     profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, local_copy: LocalCopy = False,
-    write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+    strict: Strict = False, write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
+    artifacts: Artifacts,
 ) -> Reply[SlurmJob | start.WrittenScript]:  # fmt: skip
     """Submit a job to Slurm."""
     options = LaunchOptions(
         name=name, program=session.program, where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
         folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke,
-        compare=compare, watch=watch, for_site=for_site,
+        compare=compare, watch=watch, strict=strict, for_site=for_site,
         local_copy=local_copy, slurm=SlurmSite(
             partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
         ),
@@ -111,13 +114,14 @@ def launch_ssh(
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
     profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, local_copy: LocalCopy = False,
-    write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
+    strict: Strict = False, write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120,
+    artifacts: Artifacts,
 ) -> Reply[None]:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
         name=name, program=session.program, where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
         folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke,
-        compare=compare, watch=watch, for_site=for_site,
+        compare=compare, watch=watch, strict=strict, for_site=for_site,
         local_copy=local_copy, hosts=tuple(filter(None, map(str.strip, hosts.split(",")))), pdsh=pdsh,
     )  # fmt: skip
     return _become(session, options, write, dry_run=dry_run)
@@ -131,14 +135,14 @@ def launch_ssh(
 )
 def launch_local(
     session: Session, name: BuiltName, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
-    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0,
+    profile: Profile, smoke: SmokeRun = False, compare: Compare = False, watch: Watch = 0, strict: Strict = False,
     write: Write = None, for_site: For = "", dry_run: DryRun = False, logs: Logs = LOGS, grace: Grace = 120, artifacts: Artifacts,
 ) -> Reply[None]:  # fmt: skip
     """Run a job on this machine."""
     options = LaunchOptions(
         name=name, program=session.program, where="local", nodes=1, ranks=ranks, gpus=gpus,
         folder=Path.cwd(), logs=logs, output=artifacts, profile=profile, grace=grace, smoke=smoke,
-        compare=compare, watch=watch, for_site=for_site,
+        compare=compare, watch=watch, strict=strict, for_site=for_site,
         image=parse_form(inside) == "image",
     )  # fmt: skip
     return _become(session, options, write, dry_run=dry_run)

@@ -104,6 +104,11 @@ class Base:
     def has_headers(self, minor: str) -> bool:
         return any(is_version(fact.value, minor) for fact in self.every(Name.PYTHON_HEADERS))
 
+    def torch(self, python: str) -> Fact | None:
+        """Return the torch that a Python of this minor version imports."""
+        folder = f"/python{python}/"
+        return next((fact for fact in self.every(Name.TORCH) if folder in fact.path), None)
+
     @property
     def cudas(self) -> tuple[Fact, ...]:
         return self.every(Name.CUDA)

@@ -23,7 +23,14 @@ from envbuilder.compat.tables.cuda import for_gpus, load_gpus, load_switches
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_bytes
-from envbuilder.core.errors import CommandError, EnvbuilderError, ToolError, UsageError, blaming_content
+from envbuilder.core.errors import (
+    CommandError,
+    EnvbuilderError,
+    RegistryError,
+    ToolError,
+    UsageError,
+    blaming_content,
+)
 from envbuilder.core.findings import Finding
 from envbuilder.core.plain import need_no_credentials
 from envbuilder.core.process import Command, Runner
@@ -33,7 +40,7 @@ from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile, read_script
 from envbuilder.init.indexes import take_indexes
 from envbuilder.init.live import read_live
-from envbuilder.init.locks import find_locks, read_lock
+from envbuilder.init.locks import read_lock
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
@@ -45,14 +52,18 @@ from envbuilder.init.project import (
 )
 from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
+from envbuilder.init.shell_lines import UNTOLD
 from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pyproject
+from envbuilder.init.vendor_image import is_reference, take_image
 from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
 from envbuilder.recipe.channels import NO_CONDA, Conda
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import examples_folder, list_recipes, load, new_path, recipes_folder
 from envbuilder.recipe.model import SCHEMA_FILE, SUFFIX, Recipe, schema_text
+from envbuilder.recipe.other_locks import find_locks
 from envbuilder.recipe.requirement_file import parse_place
+from envbuilder.registry.client import Client
 from envbuilder.sources.git import check_out, find_commit
 
 NONE: Final = "none"
@@ -62,7 +73,7 @@ Report = Callable[[str], None]
 _KINDS: Final = (
     "the folder of a project or the address of its git repository, a requirements file (.txt, .in), conda's environment "
     "(.yml, .yaml), pyproject.toml, pixi.toml, Pipfile, the lock of uv, pixi, Poetry, Pipenv or conda-lock, pylock.toml, setup.py, "
-    "setup.cfg, a Dockerfile, a definition file (.def) or a shell script (.sh)"
+    "setup.cfg, a Dockerfile, a definition file (.def), a shell script (.sh), or an image as NAME:TAG"
 )
 _HERE: Final = "this machine"
 _PYTHON: Final = """\
@@ -137,7 +148,8 @@ def read_source(path: Path, requests: Requests) -> None:
         readers.get(path.suffix.lower()),
     )
     if find_locks([path]):
-        read_lock(path, requests)
+        with blaming_content(f"`{path}`"):
+            read_lock(path, requests)
         return
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {_KINDS}")
@@ -192,7 +204,7 @@ def make(
     home = _home(folder, requests)
     path = new_path(name, home)
     tables = load_tables()
-    recipe = take_indexes(choose(requests, tables, name=name, path=path), requests)
+    recipe = _on_image(take_indexes(choose(requests, tables, name=name, path=path), requests), requests)
     capabilities = tuple(dict.fromkeys(tables.gpus.by_name[name].capability for name in recipe.gpus))
     extensions = [_placed(_for_gpus(extension, capabilities), home) for extension in recipe.extensions]
     if not recipe.gpus:
@@ -216,6 +228,22 @@ def make(
         path.unlink()
         raise
     return read, (*requests.left, *report.findings)
+
+
+def _on_image(recipe: Recipe, requests: Requests) -> Recipe:
+    """Return the recipe built on the requested image. Raises UsageError for one with another torch than the image's."""
+    base, suite, asked = requests.base, requests.suite, requests.pins.get("pytorch")
+    if asked and base and asked.where == base.where and not asked.specifier.contains(recipe.pytorch):
+        raise UsageError(
+            f"`{base.where}` has torch {base.torch}, and envbuilder does not offer that",
+            hint="`--pytorch` names another one, which is installed beside that of the image",
+        )
+    if base is None:
+        return recipe
+    keeps = base.keeps_torch and not asked
+    gcc = suite.gcc if suite and (keeps or recipe.gcc not in suite.gccs) else recipe.gcc
+    recipe = replace(recipe, base="", image=base.reference, gcc=gcc, libxcrypt="")
+    return replace(recipe, pytorch="", cuda="", gpus=(), keeps_torch=True) if keeps else recipe
 
 
 def _home(folder: Path, requests: Requests) -> Path:
@@ -275,6 +303,7 @@ class RecipeSources:
     projects: tuple[str, ...]
     machine: bool
     gpus: tuple[str, ...]
+    is_base: bool = True  # whether the recipe is built on an image that is named
     live: Path | None = None  # an environment that is installed, or its Python
     wanted: tuple[str, ...] = ()  # groups, extras, and environments of pixi
     versions: Mapping[str, str]  # of pytorch and python; "" where none was given
@@ -306,7 +335,9 @@ def write_recipe(
         read_live(sources.live, runner, requests)
     for project in sources.projects:
         need_no_credentials(project)
-        if re.match(r"git\+|\w+://", project):
+        if is_reference(project) and not Path(project).exists():
+            take_image(project, project, Client(environment, runner), requests, is_base=sources.is_base)
+        elif re.match(r"git\+|\w+://", project):
             _read_repository(project, runner, requests)
         else:
             read_git(Path(project), runner, requests)
@@ -315,6 +346,8 @@ def write_recipe(
                 paths = (known.path for known in requests.extensions.values() if not known.is_remote)
                 folders = {above for path in paths if path for above in (Path(path), *Path(path).parents)}
                 check_submodules(sorted(filter(requests.holds, folders)), requests)
+    if requests.untold[0] and not sources.versions.get("pytorch"):
+        _read_untold(sources, environment, runner, requests)
     _need_something(sources, requests)
     for key, version in sources.versions.items():
         if version:
@@ -330,6 +363,27 @@ def write_recipe(
     return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *live, *sources.projects))
 
 
+def _read_untold(
+    sources: RecipeSources, environment: Mapping[str, str], runner: Runner, requests: Requests
+) -> None:
+    """Read the image of a Dockerfile whose name does not tell its content, where a registry answers.
+
+    Raises RegistryError for one that has torch by its name: another torch would stand for it.
+    """
+    image, where = requests.untold
+    try:
+        if is_reference(image):
+            take_image(image, where, Client(environment, runner), requests, is_base=sources.is_base)
+            requests.left = [
+                left for left in requests.left if left.where != where or UNTOLD not in left.message
+            ]
+    except RegistryError as error:
+        if "torch" in image:
+            hint = f"{error.hint}; `--pytorch VERSION` does without the image"
+            raise type(error)(f"{where}: {error.message}", hint=hint) from error
+        requests.note(where, f"`{image}` was not read: {error.message}", hint=error.hint)
+
+
 def _need_something(sources: RecipeSources, requests: Requests) -> None:
     """Raise UsageError if a wanted group was in no file, or if the files say nothing that a recipe can hold."""
     if unknown := [name for name in sources.wanted if name not in requests.offered]:
@@ -338,7 +392,7 @@ def _need_something(sources: RecipeSources, requests: Requests) -> None:
     content = (
         requests.pins, requests.packages, requests.apt, requests.extensions, requests.env, requests.from_conda,
     )  # fmt: skip
-    if sources.projects and not any(content):
+    if sources.projects and not (requests.base or any(content)):
         raise UsageError(
             f"nothing that a recipe can hold was found in {', '.join(f'`{name}`' for name in sources.projects)}",
             hint="`--from FILE` names another file; without `--from`, `init` asks for the versions",

@@ -148,7 +148,7 @@ def _down(version: str) -> tuple[int, ...]:
 
 def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Report each requested version that the pins do not meet."""
-    image, where = requests.image
+    image, where = ("", "") if requests.base else requests.image
     if image and "python" not in requests.pins:
         message = f"Python {recipe.python} is chosen: the name `{image}` does not say its own"
         requests.note(where, message, hint="`--python` names another one")
@@ -156,7 +156,8 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     if image and torch and torch.where == where:
         message = f"torch {recipe.pytorch} is that of `{image}`"
         requests.note(where, message, hint="`--pytorch` names another one")
-    if (requests.packages or requests.extensions or torch) and not (torch and torch.is_exact):
+    keeps = requests.base and requests.base.keeps_torch and not torch
+    if (requests.packages or requests.extensions or torch) and not keeps and not (torch and torch.is_exact):
         row, day = tables.torches.by_name[recipe.pytorch], requests.day
         order = "oldest" if day and row.released > str(day) else "newest"
         changed = f", and the project last changed on {day}" if day else ""

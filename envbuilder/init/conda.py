@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import Mistakes, PlacedNode, load, text_of
 from envbuilder.init.pip import read_line, read_requirement
-from envbuilder.init.requests import CONFIGURED, Package, Requests
+from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.channels import CHANNEL
+from envbuilder.recipe.other_locks import Package
 from envbuilder.recipe.requirement_file import logical_lines
 
 _PINS: Final = {

@@ -20,8 +20,9 @@ from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.process import Runner
 from envbuilder.init.locks import request
 from envbuilder.init.project import git_of
-from envbuilder.init.requests import Package, Requests, read_text
+from envbuilder.init.requests import Requests, read_text
 from envbuilder.recipe.extension import GIT_URL
+from envbuilder.recipe.other_locks import Package
 
 _SITES: Final = ("lib*/python3*/*-packages", "local/lib/python3*/*-packages")
 _INFO: Final = re.compile(r"(.*\.(?:dist-info|egg-info))(?:/METADATA|/PKG-INFO)?")

@@ -1,297 +1,25 @@
-"""Read the locks of other tools: the versions that they chose, for Linux, the recipe's processor and its Python.
+"""Request what the lock of another tool has: exactly its versions. `recipe/other_locks.py` reads the formats.
 
-Each format is documented by its tool: uv.lock on uv's page "Locking and syncing", poetry.lock in poetry-core's `Locker`, Pipfile.lock on
-Pipenv's page "Pipfile & Pipfile.lock", pylock.toml by PEP 751, pixi.lock on pixi's page "Lock file" and in the crate `rattler_lock`,
-conda-lock.yml in conda-lock's `lockfile/v1/models.py`. Hashes are not taken: the recipe's own lock has those of the files that it takes.
+Hashes are not taken: the recipe's own lock has those of the files that it takes.
 """
 
 import contextlib
-import functools
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
 
-from packaging.markers import InvalidMarker, Marker
-from packaging.pylock import Pylock, PylockValidationError
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import load_tables
-from envbuilder.core.errors import IncompatibleError, UsageError
-from envbuilder.core.places import Mistakes, load_text, parse_yaml, text_of
-from envbuilder.core.processor import X86_64, processor_for
-from envbuilder.init.build_tools import parse_toml
+from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.processor import processor_for
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_locked
-from envbuilder.init.pip import BROUGHT, read_arguments, read_requirement
-from envbuilder.init.requests import CONFIGURED, Package, Requests
-from envbuilder.init.toml_files import bounds, read_place, table_of, tables_of, texts_of
+from envbuilder.init.pip import read_arguments, read_requirement
+from envbuilder.init.requests import CONFIGURED, Requests
+from envbuilder.init.toml_files import read_place
+from envbuilder.recipe.other_locks import BROUGHT, Package, open_lock
 from envbuilder.recipe.packages import TORCH_BUILD
-
-_MOST: Final = 32 << 20  # bytes: a lock of conda's packages for three systems has 10 MB
-# Channels whose Python packages have their names of the Python index.
-_CHANNEL: Final = re.compile(r".*/(conda-forge|main|pytorch|nvidia)/(label/[^/]+/)?(noarch|linux-\w+)/[^/]+")
-_EXTRA: Final = re.compile(r"\bextra\s*(==|!=)\s*([\"'])(.*?)\2")
-_SYSTEM: Final = re.compile(r"platform|python|os_name|implementation")  # what markers ask for beside extras
-_CONDA_FILE: Final = re.compile(r"(.+)-([^-]+)-([^-]+?)(\.conda|\.tar\.bz2)")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Target:
-    """What a lock is read for. The readers collect what else it has."""
-
-    markers: Mapping[str, str]
-    platform: str  # of conda: linux-64
-    wanted: frozenset[str]  # groups, extras and environments of pixi
-    active: set[str] = field(default_factory=set)  # their names in markers of uv
-    offered: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)  # packages for another system, processor or Python
-    notes: list[str] = field(default_factory=list)
-
-    def fits(self, name: str, *markers: object) -> bool:
-        """Return whether one of the markers holds; a package for which none does is noted, unless they ask for extras alone."""
-        texts = [str(marker or "") for marker in markers]
-        if any(map(self._holds, texts)):
-            return True
-        if any(_SYSTEM.search(text) for text in texts):
-            self.others.add(name)
-        return False
-
-    def _holds(self, marker: str) -> bool:
-        chosen = self.wanted | self.active
-
-        def truth(extra: re.Match[str]) -> str:  # packaging knows one extra at a time
-            return f"os_name {'==' if (extra[3] in chosen) == (extra[1] == '==') else '!='} 'posix'"
-
-        environment = dict[str, str | AbstractSet[str]](self.markers, extras=chosen, dependency_groups=chosen)
-        return not marker or Marker(_EXTRA.sub(truth, marker)).evaluate(environment, context="lock_file")
-
-
-def _read_uv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
-    """Yield what the project or the members of the workspace reach; the other packages are of groups and extras."""
-    manifest, by_name = table_of(lock, "manifest"), defaultdict(list)
-    for package in tables_of(lock, "package"):
-        by_name[str(package.get("name"))].append(package)
-    members = texts_of(manifest.get("members"))
-    roots = []
-    for package in tables_of(lock, "package"):
-        source = table_of(package, "source")
-        if package.get("name") in members or "." in (source.get("virtual"), source.get("editable")):
-            roots.append(package)
-    ways: list[Mapping[str, Any]] = list(tables_of(manifest, "requirements"))
-    groups = [("", "group", table_of(manifest, "dependency-groups"))]
-    for root in roots:
-        ways += tables_of(root, "dependencies")
-        for kind, key in (("extra", "optional-dependencies"), ("group", "dev-dependencies")):
-            groups.append((str(root.get("name")), kind, table_of(root, key)))
-    for name, kind, tables in groups:
-        target.offered |= tables.keys()
-        for chosen in tables.keys() & target.wanted:
-            target.active.add(f"{kind}-{len(name)}-{name}-{chosen}")
-            ways += tables_of(tables, chosen)
-    seen: set[tuple[int, str]] = set()
-    while ways:
-        way = ways.pop()
-        name = str(way.get("name"))
-        for package in by_name[name] if target.fits(name, way.get("marker")) else ():
-            if any(key in way and way[key] != package.get(key) for key in ("version", "source")):
-                continue
-            for extra in ("", *texts_of(way.get("extra"))):
-                if (id(package), extra) in seen:
-                    continue
-                seen.add((id(package), extra))
-                tables = table_of(package, "optional-dependencies") if extra else package
-                ways += tables_of(tables, extra or "dependencies")
-                locked = _uv_package(package)
-                if not extra and locked.place != {"path": "."}:
-                    yield locked
-
-
-def _uv_package(package: Mapping[str, Any]) -> Package:
-    source, place = table_of(package, "source"), dict[str, str]()
-    files = [table_of(package, "sdist"), *tables_of(package, "wheels")]
-    paths = [str(source[key]) for key in ("path", "directory", "editable", "virtual") if key in source]
-    if git := source.get("git"):
-        place = _git_place(str(git))
-    elif url := source.get("url"):
-        place = _url_place(str(url), files)
-    elif paths:
-        place = {"path": paths[0]}
-    return Package(str(package.get("name")), str(package.get("version", "")), place, str(source.get("registry", "")))  # fmt: skip
-
-
-def _git_place(text: str) -> dict[str, str]:
-    """Return the place of uv's and pixi's `https://host/project?subdirectory=…&rev=…#COMMIT`."""
-    parts = urlsplit(text.removeprefix("git+"))
-    below, url = parse_qs(parts.query).get("subdirectory", [""])[0], parts._replace(query="", fragment="")
-    return {"git": url.geturl(), "rev": parts.fragment, "subdirectory": below}
-
-
-def _url_place(url: str, files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    digest = next((str(file["hash"]) for file in files if "hash" in file), "")
-    return {"url": f"{url}#{digest.replace(':', '=')}"}
-
-
-def _read_poetry(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
-    extras, packages = table_of(lock, "extras"), list(tables_of(lock, "package"))
-    target.offered |= extras.keys()
-    if not any({"groups", "category"} & package.keys() for package in packages):
-        target.notes.append("it does not say which packages a group alone needs: all are taken")
-    for package in packages:
-        name, markers = str(package.get("name")), package.get("markers")
-        groups = texts_of(package.get("groups")) or [str(package.get("category", "main"))]
-        target.offered |= set(groups) - {"main"}
-        wanted = [group for group in groups if group in {"main", *target.wanted}]
-        is_extra = package.get("optional") and markers is None and not extras.keys() & target.wanted
-        by_group = markers if isinstance(markers, dict) else dict.fromkeys(wanted, markers)
-        if not wanted or is_extra or not target.fits(name, *(by_group.get(group) for group in wanted)):
-            continue
-        source = table_of(package, "source")
-        url, kind, place = str(source.get("url", "")), source.get("type"), dict[str, Any]()
-        if kind == "git":
-            below = source.get("subdirectory", "")
-            place = {"git": url, "rev": source.get("resolved_reference", ""), "subdirectory": below}
-        elif kind == "url":
-            place = _url_place(url, tables_of(package, "files"))
-        elif kind in ("file", "directory"):
-            place = {"path": url}
-        yield Package(name, str(package.get("version", "")), place, "" if place else url)
-
-
-def _read_pipenv(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
-    sources = tables_of(table_of(lock, "_meta"), "sources")
-    indexes = {str(source.get("name")): str(source.get("url")) for source in sources}
-    target.offered |= lock.keys() - {"_meta", "default"}
-    for section in ("default", *sorted(target.wanted & lock.keys())):
-        for name in table_of(lock, section):
-            package = table_of(table_of(lock, section), name)
-            if target.fits(name, package.get("markers")):
-                hashes = [{"hash": digest} for digest in texts_of(package.get("hashes"))]
-                place = _url_place(str(package["file"]), hashes) if "file" in package else package
-                version = str(package.get("version", "")).removeprefix("==").strip("*")
-                yield Package(name, version, place, indexes.get(str(package.get("index")), ""))
-
-
-def _read_pylock(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
-    try:
-        pylock = Pylock.from_dict(lock)
-    except PylockValidationError as error:
-        raise UsageError(str(error), hint="PEP 751 defines it") from error
-    target.active |= {*(pylock.default_groups or ())}
-    target.offered |= {*(pylock.extras or ()), *(pylock.dependency_groups or ())} - target.active
-    for package in pylock.packages:
-        if not target.fits(package.name, package.marker):
-            continue
-        place: Mapping[str, Any] = {}
-        if package.vcs and package.vcs.url:
-            below = package.vcs.subdirectory or ""
-            place = {"git": package.vcs.url, "rev": package.vcs.commit_id, "subdirectory": below}
-        elif package.directory:
-            place = {"path": f"./{package.directory.path}"}
-        elif package.archive and package.archive.url:
-            place = {"url": f"{package.archive.url}#sha256={package.archive.hashes.get('sha256', '')}"}
-        yield Package(package.name, str(package.version or ""), place, package.index or "")
-
-
-def _read_pixi(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
-    environments = table_of(lock, "environments")
-    target.offered |= environments.keys() - {"default"}
-    name = next((name for name in environments if name in target.wanted), "default")
-    platforms = table_of(table_of(environments, name), "packages")
-    details = {str(row.get("conda") or row.get("pypi")): row for row in tables_of(lock, "packages")}
-    # Version 7 has names for platforms.
-    rows = tables_of(lock, "platforms")
-    aliases = {str(row.get("name")): str(row.get("subdir", row.get("name"))) for row in rows}
-    by_platform = {aliases.get(alias, alias): alias for alias in platforms}
-    _need_platform(by_platform, target)
-    for entry in tables_of(platforms, str(by_platform[target.platform])):
-        kind, url = next(((kind, str(url)) for kind, url in entry.items()), ("", ""))
-        row, file = details.get(url, {}), _conda_package(url)
-        if kind == "conda" and file:
-            purls = " ".join(texts_of(row.get("purls")))
-            purl = re.search(r"pkg:pypi/([\w.-]+)", purls)
-            depends = [text.split()[:1] for text in texts_of(row.get("depends"))]
-            is_python = row.get("noarch") == "python" or ["python"] in depends
-            is_python = bool(purl) if "purls" in row else is_python and bool(_CHANNEL.fullmatch(url))
-            yield file._replace(is_python=is_python, purl=purl[1] if purl else "")
-        elif kind == "pypi":
-            name = text_of(row.get("name")) or url
-            yield _of_pip(name, text_of(row.get("version")), url, text_of(row.get("sha256", "")))
-        else:
-            target.notes.append(f"`{kind}: {url}` is left out: built from sources by pixi")
-
-
-def _read_conda_lock(lock: Mapping[str, Any], target: _Target) -> Iterator[Package]:
-    rows = list(tables_of(lock, "package"))
-    _need_platform({str(row.get("platform")) for row in rows}, target)
-    for row in rows:
-        name, version, url = text_of(row.get("name")), text_of(row.get("version")), str(row.get("url"))
-        group = str(row.get("category", "main"))
-        target.offered |= {group} - {"main"}
-        if row.get("platform") != target.platform or group not in {"main", *target.wanted}:
-            continue
-        if row.get("manager") == "conda":
-            is_python = "python" in table_of(row, "dependencies") and bool(_CHANNEL.fullmatch(url))
-            package = _conda_package(url) or Package(name, build="")
-            yield package._replace(name=name, version=version, is_python=is_python)
-        else:
-            yield _of_pip(name, version, url, text_of(table_of(row, "hash").get("sha256", "")))
-
-
-def _conda_package(url: str) -> Package | None:
-    """Return name, version and build of conda's package, which the name of its file has."""
-    file = _CONDA_FILE.fullmatch(unquote(url.rpartition("/")[2]))
-    return Package(file[1], file[2], build=file[3]) if file else None
-
-
-def _of_pip(name: str, version: str, url: str, digest: str) -> Package:
-    """Return pip's package in a lock of conda's: a file of an index, a repository, a folder, or another address."""
-    if url.startswith("git+"):
-        return Package(name, version, _git_place(url))
-    if url.startswith("direct+"):
-        return Package(name, version, {"url": f"{url.removeprefix('direct+')}#sha256={digest}"})
-    return Package(name, version, {} if "://" in url else {"path": url})
-
-
-def _need_platform(platforms: Iterable[str], target: _Target) -> None:
-    if target.platform not in platforms:
-        raise UsageError(
-            f"it has packages for {', '.join(sorted(map(str, platforms))) or 'no system'}, and none for {target.platform}",
-            hint=f"lock for `{target.platform}` too, with the tool that wrote it",
-        )
-
-
-class _Format(NamedTuple):
-    """A tool's lock: the names of its files, the versions of its format, and where that and the bounds of Python stand."""
-
-    tool: str
-    names: str
-    versions: tuple[str, ...]
-    version: tuple[str, ...]
-    python: tuple[str, ...]
-    read: Callable[[Mapping[str, Any], _Target], Iterator[Package]]
-    manifests: str  # the names of the files that it is made of
-
-
-# Of several in one folder the first one is read.
-_FORMATS: Final = (
-    _Format("pixi", r"pixi\.lock", ("6", "7"), ("version",), (), _read_pixi, r"pixi\.toml|pyproject\.toml"),
-    _Format("uv", r"uv\.lock|.*\.py\.lock", ("1",), ("version",), ("requires-python",), _read_uv, r"pyproject\.toml"),
-    _Format("Poetry", r"poetry\.lock", ("1.1", "2.0", "2.1"), ("metadata", "lock-version"), ("metadata", "python-versions"), _read_poetry, r"pyproject\.toml"),
-    _Format("Pipenv", r"Pipfile\.lock", ("6",), ("_meta", "pipfile-spec"), ("_meta", "requires", "python_version"), _read_pipenv, r"Pipfile"),
-    _Format("PEP 751", r"pylock(\..+)?\.toml", ("1.0",), ("lock-version",), ("requires-python",), _read_pylock, r"pyproject\.toml|requirements?\.(txt|in)"),
-    _Format("conda-lock", r"(.*\.)?conda-lock\.ya?ml", ("1",), ("version",), (), _read_conda_lock, r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml"),
-)  # fmt: skip
-
-
-def find_locks(paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Return the locks among files, each with a pattern for the names of the files that it was made of; the first one counts."""
-    return [(path, row.manifests) for row in _FORMATS for path in paths if re.fullmatch(row.names, path.name)]
 
 
 def read_lock(path: Path, requests: Requests) -> set[str]:
@@ -299,20 +27,17 @@ def read_lock(path: Path, requests: Requests) -> set[str]:
 
     Raises UsageError for a lock of an unknown version, or with nothing for Linux and the processor.
     """
-    row = next(row for row in _FORMATS if re.fullmatch(row.names, path.name))
-    lock, where = _load(path), str(path)
-    version = _text_at(lock, row.version)
-    if version not in row.versions:
-        message = f"`{path}` has version {version or 'none'} of {row.tool}'s format, which is not known"
-        raise UsageError(
-            message,
-            hint=f"known: {', '.join(row.versions)}; `--from` also takes the files that it was made of",
-        )
-    if specifier := _text_at(lock, row.python):
-        is_number = re.fullmatch(r"[\d.]+", specifier)
-        requests.pin("python", f"=={specifier}.*" if is_number else bounds(specifier), where)
-    python = _python(row, lock, requests, where) if row.python else "3.11"
-    packages, target = _packages(row, lock, python, requests, where)
+    lock, where, processor = open_lock(path), str(path), processor_for("", requests.gpus or ())
+    if lock.python:
+        requests.pin("python", lock.python, where)
+    python = _first_python(requests) if lock.has_markers else "3.11"
+    packages, target = lock.packages(python, processor, requests.wanted)
+    if lock.has_markers and not requests.python:
+        chosen = _python(packages, python, requests, where)
+        if chosen != python:
+            python, (packages, target) = chosen, lock.packages(chosen, processor, requests.wanted)
+    if lock.has_markers:
+        requests.pin("python", f"=={python}.*", where)
     for note in target.notes:
         requests.note(where, note)
     requests.offered |= target.offered
@@ -328,59 +53,25 @@ def read_lock(path: Path, requests: Requests) -> set[str]:
     return names | {canonicalize_name(name) for name in target.others}
 
 
-def _load(path: Path) -> Mapping[str, Any]:
-    mistakes = Mistakes()
-    text, data = load_text(path, mistakes, most=_MOST), None
-    if text is not None and (path.suffix in (".yml", ".yaml") or path.name == "pixi.lock"):
-        root = parse_yaml(text, str(path), mistakes)
-        data = root and root.value
-    elif text is not None and path.name == "Pipfile.lock":
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"`{path}` is not JSON: {error}") from error
-    elif text is not None:
-        data = parse_toml(text, path)
-    if mistakes.findings or not isinstance(data, dict):
-        raise UsageError(f"`{path}` cannot be read as a lock", findings=mistakes.findings)
-    return data
+def _first_python(requests: Requests) -> str:
+    """Return the Python of an option, else the first that the lock allows."""
+    asked, known = requests.pins.get("python"), load_tables().standalones.by_name
+    allowed = (name for name in known if not asked or asked.specifier.contains(f"{name}.99"))
+    return requests.python or next(allowed, "3.11")
 
 
-def _text_at(lock: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    tables = functools.reduce(table_of, keys[:-1], lock)
-    return text_of(tables.get(keys[-1])) if keys else ""
-
-
-def _packages(
-    row: _Format, lock: Mapping[str, Any], python: str, requests: Requests, where: str
-) -> tuple[list[Package], _Target]:
-    processor = processor_for("", requests.gpus or ())
-    platform = "linux-64" if processor is X86_64 else f"linux-{processor.machine}"
-    target = _Target(markers=processor.markers(python), platform=platform, wanted=frozenset(requests.wanted))
-    try:
-        return list(row.read(lock, target)), target
-    except InvalidMarker as error:
-        raise UsageError(f"`{where}` has a marker that cannot be read: {error}") from error
-    except UsageError as error:
-        raise UsageError(f"`{where}` cannot be read: {error.message}", hint=error.hint) from error
-
-
-def _python(row: _Format, lock: Mapping[str, Any], requests: Requests, where: str) -> str:
-    """Return the Python for whose markers a lock is read, and request it: that of an option, else the one that fits the lock's torch."""
-    tables, asked, python = load_tables(), requests.pins.get("python"), requests.python
-    if not python:
-        known = tables.standalones.by_name
-        python = next((name for name in known if not asked or asked.specifier.contains(f"{name}.99")), "3.11")
-        trial = Requests(pins={"python": asked} if asked else {}, gpus=requests.gpus or ())
-        for package in _packages(row, lock, python, requests, where)[0]:
-            if canonicalize_name(package.name) == "torch" and package.version:
-                read_requirement(f"torch=={package.version}", where, trial)
-        with contextlib.suppress(IncompatibleError):  # which the choice of all pins says
-            python = choose(trial, tables, name="lock", path=Path()).python
-        if not (asked and asked.is_exact):
-            words = f"`{asked.text}` allows others" if asked and asked.text else "it names none"
-            requests.note(where, f"read for Python {python}: {words}", hint="`--python` names another one")
-    requests.pin("python", f"=={python}.*", where)
+def _python(packages: list[Package], python: str, requests: Requests, where: str) -> str:
+    """Return the Python for whose markers a lock is read: the one that fits its torch, which its packages for any Python name."""
+    asked = requests.pins.get("python")
+    trial = Requests(pins={"python": asked} if asked else {}, gpus=requests.gpus or ())
+    for package in packages:
+        if canonicalize_name(package.name) == "torch" and package.version:
+            read_requirement(f"torch=={package.version}", where, trial)
+    with contextlib.suppress(IncompatibleError):  # which the choice of all pins says
+        python = choose(trial, load_tables(), name="lock", path=Path()).python
+    if not (asked and asked.is_exact):
+        words = f"`{asked.text}` allows others" if asked and asked.text else "it names none"
+        requests.note(where, f"read for Python {python}: {words}", hint="`--python` names another one")
     return python
 
 

@@ -20,6 +20,7 @@ from envbuilder.core.text.redact import has_credentials
 from envbuilder.init.build_tools import TORCH, BuildTool, build_tool, load_toml, required, requirement_name
 from envbuilder.init.requests import LONGEST, Request, Requests, read_text
 from envbuilder.recipe.extension import BUILD_SOURCE, BUILDS, Extension
+from envbuilder.recipe.other_locks import BROUGHT
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
     INDEXES,
@@ -61,10 +62,6 @@ _KNOWN_FOLDERS: Final = re.compile(
     r"(CUDA|CUDNN|NCCL|ROCM|HIP|CONDA|PYTHON|TORCH|BUILD|CACHE|DATA|OUTPUT|SOURCE|INSTALL|(LD_)?LIBRARY|TORCH_EXTENSIONS)_(?!INCLUDE).*"
 )
 _OTHER_GPUS: Final = re.compile(r".*/whl/(?:nightly/|test/)?(?:rocm|xpu)")
-# What torch requires of NVIDIA's and Triton's packages, each at one version; since CUDA 13 most names have no number.
-BROUGHT: Final = re.compile(
-    r"nvidia-.*-cu\d+$|nvidia-(cu(blas|fft|file|rand|solver|sparse)|cuda-\w+|nvjitlink|nvtx)$|(pytorch-)?triton$"
-)
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one

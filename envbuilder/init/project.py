@@ -22,7 +22,7 @@ from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.process import Command, Runner
 from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, tool_of_setup
-from envbuilder.init.locks import find_locks, read_lock
+from envbuilder.init.locks import read_lock
 from envbuilder.init.pip import (
     module_name,
     read_requirement,
@@ -32,6 +32,7 @@ from envbuilder.init.pip import (
 from envbuilder.init.requests import Requests, read_text
 from envbuilder.init.unread import OURS, name_unread
 from envbuilder.recipe.extension import GIT_URL, Extension
+from envbuilder.recipe.other_locks import find_locks
 
 _BINDING: Final = re.compile(r"PYBIND11_MODULE\s*\(\s*(\w+)|TORCH_LIBRARY")
 _PKG_RESOURCES: Final = "setuptools<82"  # which dropped it: https://setuptools.pypa.io/en/latest/history.html

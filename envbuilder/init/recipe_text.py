@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import MODELINE, Recipe
+from envbuilder.recipe.packages import IMAGE_TORCH
 from envbuilder.recipe.wheel_sources import index_entry
 
 _WHY = {
@@ -36,8 +37,9 @@ def _pins(recipe: Recipe) -> Iterator[str]:
     lines = {
         "summary": _plain(_summary(recipe)),
         "gpus": f"[{', '.join(map(_plain, recipe.gpus))}]" if recipe.gpus else "",
-        "base": recipe.base,
+        "base": recipe.base or f"{{image: {_quoted(recipe.image)}}}",
         **{key: _quoted(getattr(recipe, key)) for key in ("python", "cuda", "gcc", "libxcrypt", "pytorch")},
+        **({"pytorch": IMAGE_TORCH} if recipe.keeps_torch else {}),
     }
     for key, value in lines.items():
         if value and value != '""':
@@ -46,6 +48,8 @@ def _pins(recipe: Recipe) -> Iterator[str]:
 
 
 def _summary(recipe: Recipe) -> str:
+    if recipe.keeps_torch:
+        return f"the PyTorch of {recipe.image.partition('@')[0]}"
     if not recipe.gpus:
         return f"PyTorch {recipe.pytorch} for machines without a GPU"
     return f"PyTorch {recipe.pytorch} with CUDA {recipe.cuda} for {', '.join(recipe.gpus)}"

@@ -3,11 +3,10 @@
 import itertools
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -68,16 +67,13 @@ class Request:
         return version[1] if version else ""
 
 
-class Package(NamedTuple):
-    """One package that a tool has locked or installed: of an index by its version, otherwise from its place."""
+class ImageBase(NamedTuple):
+    """An image that a recipe is built on."""
 
-    name: str
-    version: str = ""
-    place: Mapping[str, Any] = {}  # as `read_place` takes it
-    registry: str = ""  # the address of its index
-    build: str | None = None  # conda's; None for one of pip
-    is_python: bool = True
-    purl: str = ""  # the name on a Python index of one of conda, where that is known
+    reference: str  # with its digest
+    where: str
+    torch: str  # "" without one
+    keeps_torch: bool  # whether no index has this torch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +107,8 @@ class Requests:
     # The line of a setup.py, and what it compiles by.
     gates: list[tuple[str, Gate]] = field(default_factory=list)
     suite: Distribution | None = None  # of the image that is read
+    base: ImageBase | None = None
+    untold: tuple[str, str] = ("", "")  # the last image of whose content its name says nothing, and where
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     indexes: list[tuple[str, str, str]] = field(default_factory=list)  # option, address, where

@@ -31,6 +31,7 @@ from envbuilder.recipe.requirement_file import (
 # Why an instruction or a section is left out.
 NO_CODE: Final = "an environment holds no code of yours but its extensions; your folder is bound when it runs"
 NO_COMMANDS: Final = "a recipe runs no commands of its own"
+UNTOLD: Final = "what is in this base cannot be told from its name"
 STARTED: Final = "the command comes with `envbuilder exec` and `launch`"
 # Set by envbuilder, or of no use after the build.
 _OWN_VARIABLES: Final = re.compile(
@@ -175,6 +176,8 @@ def read_base(value: str, where: str, requests: Requests) -> None:
     name, _, tag = image.partition("@")[0].rpartition(":")
     short = name.rpartition("/")[2]
     pins = {}
+    if is_image := "/" in image or ":" in image:  # no name of an earlier stage, nor `debian`
+        requests.untold = ("", "")
     if name.endswith("nvidia/cuda"):
         pins = {"cuda": re.match(r"(\d+\.\d+)", tag)}
     elif name.endswith("pytorch/pytorch"):
@@ -193,7 +196,9 @@ def read_base(value: str, where: str, requests: Requests) -> None:
         if version:
             requests.pin(key, f"=={version[1]}{'.*' if key == 'python' else ''}", where)
     if not any(pins.values()):
-        requests.leave(where, f"FROM {value}", "what is in this base cannot be told from its name")
+        if is_image:
+            requests.untold = (image, where)
+        requests.leave(where, f"FROM {value}", UNTOLD)
 
 
 def read_variables(value: str, where: str, requests: Requests, *, word: str = "ENV ") -> dict[str, str]:

@@ -20,6 +20,7 @@ from envbuilder.init.build_tools import load_toml, requirement_name
 from envbuilder.init.conda import read_spec
 from envbuilder.init.pip import read_arguments, read_requirement
 from envbuilder.init.requests import Requests
+from envbuilder.recipe.other_locks import bounds, table_of, tables_of, texts_of
 
 _MARKERS: Final = X86_64.markers("3.11")  # a marker of a place asks for the system, hardly for Python
 _STRANGER: Final = "on the Python index, its name may be a stranger's"
@@ -216,36 +217,3 @@ def _leave_settings(uv: Mapping[str, Any], poetry: Mapping[str, Any], path: Path
         if texts := texts_of(uv.get(key)):
             hint = "add the bounds that matter to `packages`"
             requests.leave(str(path), f"{key}: {', '.join(texts)}", "the lock fixes every version", hint=hint)
-
-
-def table_of(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = tables.get(key)
-    return table if isinstance(table, dict) else {}
-
-
-def tables_of(tables: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    rows = tables.get(key)
-    return (row for row in (rows if isinstance(rows, list) else []) if isinstance(row, dict))
-
-
-def texts_of(items: object) -> list[str]:
-    return [item for item in items if isinstance(item, str)] if isinstance(items, list) else []
-
-
-def bounds(text: str) -> str:
-    """Return the PEP 440 specifier of Poetry's: ^1.2 is >=1.2,<2."""
-    return ",".join(filter(None, (_bound(part.strip()) for part in text.split(","))))
-
-
-def _bound(text: str) -> str:
-    if text == "*":
-        return ""
-    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
-    if not bound or not bound[1]:
-        return f"=={text}" if bound else text
-    numbers = list(map(int, bound[2].split(".")))
-    last = len(numbers) - 1
-    first = next((at for at, number in enumerate(numbers) if number), last)
-    at = min(1, last) if bound[1] == "~" else first
-    above = ".".join(map(str, (*numbers[:at], numbers[at] + 1)))
-    return f">={bound[2]},<{above}"

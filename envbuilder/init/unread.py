@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.places import Mistakes, load_text
-from envbuilder.init.locks import find_locks
 from envbuilder.init.requests import Requests, read_text
+from envbuilder.recipe.other_locks import find_locks
 
 OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
 # Files that `--from` reads.

@@ -13,7 +13,7 @@ import shutil
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final, Protocol, cast
@@ -176,6 +176,32 @@ class Overlay(dict[str, Entry]):
         if is_kept:
             self._kept[file.path] = whole
         return hashlib.sha256(whole).hexdigest()
+
+
+def read_members(pieces: Iterable[bytes]) -> Iterator[tuple[TarMember, Callable[[], bytes]]]:
+    """Yield the members of a layer whose bytes come in pieces, each with what reads its content. Digests are not compared.
+
+    Raises one of `DAMAGED` when the layer cannot be read.
+    """
+    packed = _Hashing(_Pieces(pieces))
+    tar = _Hashing(_unpacked(packed), packed)
+    with BoundedTar.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER) as archive:
+        for info in archive:
+            archive.members.clear()  # type: ignore[attr-defined]  # as in `Overlay`
+            content = archive.extractfile(info)
+            yield read_member(info), content.read if content else bytes
+
+
+class _Pieces:
+    """A stream of bytes that come in pieces."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces, self._left = iter(pieces), b""
+
+    def read(self, size: int, /) -> bytes:
+        self._left = self._left or next(self._pieces, b"")
+        data, self._left = self._left[:size], self._left[size:]
+        return data
 
 
 class _Hashing:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from packaging.utils import canonicalize_version
+
 from envbuilder.core.cache import Sha256
 from envbuilder.core.spelling import either
 from envbuilder.lock.model import PARTS, Artifact, Artifacts, Lock, LockedBase, LockedExtension, recipe_inputs
@@ -57,6 +59,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
     parts = ((lock.debs, lock.interpreters, lock.toolkit, lock.wheels, lock.conda) for lock in (old, new))
     return (
         *changes(_keys(old), _keys(new)),
+        *changes(*({file.path: f"sha256:{file.sha256[:12]}" for file in lock.locks} for lock in (old, new))),
         *_diff_bases(old.base, new.base),
         *(change for before, after in zip(*parts, strict=True) for change in _diff_artifacts(before, after)),
         *changes(_builds(old), _builds(new)),
@@ -89,9 +92,10 @@ def check_fresh(
     if platform != lock.platform:
         reasons.append(f"it is for {lock.platform}, and the recipe for {platform}")
     if recipe.digest != lock.recipe:
-        now = recipe_inputs(recipe)
+        now, moved = recipe_inputs(recipe), tuple(_moved(recipe, lock))
+        reasons += moved
         for part, keys in PARTS.items():
-            if getattr(now, part) != getattr(lock.inputs, part):
+            if getattr(now, part) != getattr(lock.inputs, part) and not (moved and part == "wheels"):
                 names = either([f"`{key}`" for key in keys])
                 reasons.append(f"the recipe changed in {names}, which decide {_DECIDED[part]}")
         reasons += _changed_extensions(recipe, lock)
@@ -107,6 +111,23 @@ def check_fresh(
         word = "is new" if change.before is None else gone if change.after is None else "changed"
         reasons.append(f"`{change.name}` {word}{f': {reason}' if reason else ''}")
     return tuple(reasons)
+
+
+def _moved(recipe: Recipe, lock: Lock) -> Iterator[str]:
+    """Yield each lock of another tool that is not as it was, with the versions of it that the lock has not."""
+    known = {file.path: file.sha256 for file in lock.locks}
+    locked = {wheel.name: _public(wheel.version) for wheel in lock.wheels}
+    for other in recipe.locks:
+        if known.get(other.path, other.sha256) != other.sha256:
+            now = {name: _public(version) for name, version in other.versions}
+            moved = changes({name: locked[name] for name in now.keys() & locked.keys()}, now)
+            words = ", ".join(map(str, moved)) or "it lacks a package that it had, or names other files"
+            yield f"`{other.path}` moved on: {words}"
+
+
+def _public(version: str) -> str:
+    """Return a version without its build, as +cu124."""
+    return canonicalize_version(version.partition("+")[0], strip_trailing_zero=False)
 
 
 def _keys(lock: Lock) -> dict[str, str]:

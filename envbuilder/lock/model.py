@@ -254,6 +254,8 @@ class Lock:
     base: LockedBase | None = None
     # The standalone Python; None if the suite or the image has the recipe's.
     interpreter: Annotated[Artifact, FieldRule(_check_kind("archive"))] | None = None
+    # Those of other tools that the recipe names.
+    locks: Annotated[tuple[SourceFile, ...], FieldRule(_check_order("path"))] = ()
     # Of the sdists in `wheels` whose build needs packages.
     builds: Annotated[tuple[LockedBuild, ...], FieldRule(_check_order("name"))] = ()
     tools: Tools | None = None  # None for x86-64

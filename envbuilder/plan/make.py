@@ -2,6 +2,7 @@
 
 import functools
 import json
+import posixpath
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from envbuilder import runtime
 from envbuilder.compat.check import examine_file, load_tables, need_sound
 from envbuilder.compat.explain import driver_floor
 from envbuilder.compat.host_file import load_host_facts
-from envbuilder.compat.image_facts import Base
+from envbuilder.compat.image_facts import Base, Fact
 from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_text
@@ -165,6 +166,8 @@ def make(
     layer.
     """
     inside = lock.base.inside if lock.base else None
+    if recipe.keeps_torch and inside and (torch := inside.torch(recipe.python)):
+        start = (*start, *_image_files(torch, recipe.python))
     standalone = InterpreterStep(python=recipe.python, archive=lock.interpreter) if lock.interpreter else None
     program = standalone.program if standalone else _image_python(recipe, lock)
 
@@ -246,6 +249,13 @@ def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
     is_added = any(deb.name == f"gcc-{recipe.gcc}" for deb in lock.debs)
     driver = gcc.path if gcc and not is_added else f"/usr/bin/gcc-{recipe.gcc}"
     return OsStep(suite="", gcc=recipe.gcc, artifacts=lock.debs, base=lock.base, driver=driver)
+
+
+def _image_files(torch: Fact, python: str) -> _Files:
+    """Return the files by which the environment sees the image's torch, after its own packages, and starts ranks of it."""
+    site = SITE_PACKAGES.format(python=python)[1:]
+    program = "#!/opt/env/bin/python\nfrom torch.distributed.run import main\nmain()\n"
+    return (f"{site}/image.pth", f"{posixpath.dirname(torch.path)}\n"), ("opt/env/bin/torchrun", program)
 
 
 def _image_python(recipe: Recipe, lock: Lock) -> str:

@@ -109,6 +109,11 @@ def _append(text: str, key: str, write: Callable[[re.Pattern[str]], str]) -> str
         item = write(_PLAIN)
         before = re.sub(r"(?<=[^\n])\Z", line, text)
         edited = f"{before}{line}{key}:{line}  - {item}{line}"
+    elif isinstance(node, yaml.MappingNode):
+        message = f"`{key}` of the recipe is one file, and `add` puts items into a list"
+        raise UsageError(
+            message, hint=f"write `{key}: [{text[node.start_mark.index : node.end_mark.index].strip()}]`"
+        )
     elif node.flow_style:
         item = write(_PLAIN_IN_BRACKETS)
         at = node.value[-1].end_mark.index if node.value else node.start_mark.index + 1
@@ -147,8 +152,8 @@ def _root(text: str) -> dict[str, Any]:
     return dict(_parsed(text))
 
 
-def _node(text: str, key: str) -> yaml.SequenceNode | None:
-    """Return the list of a key of a recipe without mistakes."""
+def _node(text: str, key: str) -> yaml.CollectionNode | None:
+    """Return the list of a key of a recipe without mistakes, or the map that stands for one of its items."""
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     return next((value for name, value in root.value if name.value == key), None)
 

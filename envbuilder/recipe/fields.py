@@ -49,6 +49,7 @@ class RecipeCode(CodeEnum):
     PAIR = "EB126", "a key that makes sense only with another"
     MATRIX = "EB127", "a matrix without the variant that is asked for, or whose variants cannot be told apart"
     DECIDED = "EB128", "a line of a requirements file that the recipe or the machine that locks decides"
+    OTHER_LOCK = "EB130", "the lock of another tool that cannot be read, or that contradicts the recipe"
     HASH = "EB129", "a hash of a requirements file that the locked file does not have, or a package without one"  # fmt: skip
 
 

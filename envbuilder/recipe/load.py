@@ -25,9 +25,10 @@ from envbuilder.core.plain import pasted
 from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
+from envbuilder.recipe.from_lock import requirements_of
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import AUTO, NAME, SUFFIX, BaseImage, NcclChoice, Recipe, RecipeFile, check_pairs
-from envbuilder.recipe.packages import NO_TORCH, Requirements, brings, notes_on
+from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, LockItem, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 from envbuilder.recipe.wheel_sources import index_of, wheel_of
 from envbuilder.sources.names import RECIPE
@@ -234,6 +235,7 @@ def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
         root = choose_variant(root, variant, path, mistakes)
     file = _read_file(root, path, mistakes) if root else None
     if root and file:
+        file = _with_locks(file, path.parent, mistakes)
         _check_projects(file, mistakes)
         _check_ops(file, root, mistakes)
         _check_addresses(file, root, mistakes)
@@ -249,6 +251,9 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> PlacedNod
     if node is None:
         return None
     check_credentials(node, mistakes)
+    alone = node.get("packages")
+    if alone and isinstance(alone.value, Map) and {"from", "requirements"} & alone.value.keys():
+        node.value["packages"] = List([alone.value], [(alone.where, alone.where)])
     parent = node.get("extends")
     if parent is None:
         return node
@@ -334,10 +339,16 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         path=path,
         base="" if isinstance(file.base, BaseImage) else file.base,
         image=file.base.image if isinstance(file.base, BaseImage) else "",
-        pytorch="" if file.pytorch == NO_TORCH else file.pytorch,
+        pytorch="" if file.pytorch in (NO_TORCH, IMAGE_TORCH) else file.pytorch,
+        keeps_torch=file.pytorch == IMAGE_TORCH,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         constraints=tuple(dict.fromkeys(bounds)),
         hashes=tuple(hashed for requirements in lists for hashed in requirements.hashes),
+        locks=tuple(
+            sorted(
+                (pins for requirements in lists for pins in requirements.locks), key=lambda pins: pins.path
+            )
+        ),
         indexes=file.indexes,
         conda=file.conda,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
@@ -352,6 +363,19 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
 
 def _lists(file: RecipeFile) -> tuple[Requirements, ...]:
     return tuple(entry for entry in file.packages if isinstance(entry, Requirements))
+
+
+def _with_locks(file: RecipeFile, folder: Path, mistakes: Mistakes) -> RecipeFile:
+    """Read the locks of other tools, which have packages for several Pythons and processors."""
+    processor, items = processor_for(file.platform, file.gpus), list(file.packages)
+    for number, item in enumerate(items):
+        if isinstance(item, LockItem):
+            items[number] = requirements = requirements_of(
+                item, folder, python=file.python, pytorch=file.pytorch, processor=processor
+            )
+            for mistake in requirements.mistakes:
+                mistakes.add(mistake.code, mistake.where, mistake.message, hint=mistake.hint)
+    return replace(file, packages=tuple(items))
 
 
 def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
@@ -403,7 +427,8 @@ def _packages(file: RecipeFile, root: PlacedNode) -> Iterator[tuple[str, str]]:
     """Yield each requirement of `packages` with its place."""
     node = root.get("packages")
     for item, entry in zip(node.inner.values() if node else (), file.packages, strict=True):
-        yield from ((entry, item.where),) if isinstance(entry, str) else entry.packages
+        placed = entry.packages if isinstance(entry, Requirements) else ()
+        yield from ((entry, item.where),) if isinstance(entry, str) else placed
 
 
 def _places(root: PlacedNode, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:

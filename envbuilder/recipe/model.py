@@ -24,7 +24,7 @@ from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_f
 from envbuilder.recipe.channels import NO_CONDA, Conda, check_conda
 from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
-from envbuilder.recipe.packages import NO_TORCH, Hashed, Packages
+from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, Hashed, OtherPins, Packages
 from envbuilder.recipe.repository import Repositories, Repository, RepositoryFile
 from envbuilder.recipe.wheel_sources import Indexes, WheelIndex
 
@@ -72,8 +72,8 @@ SHAPES: Final = {
     ),
     "libxcrypt": Shape(pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?", expected='a version such as "4.4"'),
     "pytorch": Shape(
-        pattern=r"[0-9]+\.[0-9]+\.[0-9]+|none",
-        expected='a full version such as "2.6.0", or none',
+        pattern=r"[0-9]+\.[0-9]+\.[0-9]+|none|image",
+        expected='a full version such as "2.6.0", none, or image',
         hint="three numbers; `cuda:` chooses the build, so no `+cu124` here",
     ),
     "apt": Shape(
@@ -169,7 +169,7 @@ class RecipeFile:
     gcc: Annotated[str, SHAPES["gcc"]]
     """The major version of the compiler, in quotes."""
     pytorch: Annotated[str, SHAPES["pytorch"]]
-    """The full version of torch, without `+cu124`: `cuda` chooses the build. `none` is an environment without it."""
+    """The full version of torch, without `+cu124`: `cuda` chooses the build. `none` is an environment without it, `image` takes that of the base image."""
     summary: Line = ""
     """One line for `envbuilder list`."""
     gpus: tuple[Annotated[str, SHAPES["gpus"]], ...] = ()
@@ -181,7 +181,7 @@ class RecipeFile:
     libxcrypt: Annotated[str, SHAPES["libxcrypt"]] = ""
     """Brings crypt.h, which the Python.h of some versions includes."""
     packages: Packages = ()
-    """Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file."""
+    """Requirements as pip knows them, {requirements: FILE} with a path from the recipe's own folder, or {from: uv.lock, with: [dev]} for exactly the versions of another tool's lock; the lock fixes each version and file."""
     indexes: Indexes = ()
     """Package indexes, and pages or folders of wheels, each with the packages that come from it and from nowhere else."""
     apt: tuple[Annotated[str, SHAPES["apt"]], ...] = ()
@@ -238,9 +238,14 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
             at=("nccl", "version"),
         )
     for key in ("cuda", "extensions"):
-        if given.get("pytorch") == NO_TORCH and given.get(key):
+        if given.get("pytorch") in (NO_TORCH, IMAGE_TORCH) and given.get(key):
             message = f"`{key}` needs `pytorch`"
             yield Mistake(message=message, code=RecipeCode.PAIR, hint=WANTS_TORCH, at=(key,))
+    if given.get("pytorch") == IMAGE_TORCH and "base" in given and not isinstance(given["base"], dict):
+        hint = "write `base: {image: REFERENCE}`, or the version of torch"
+        yield Mistake(
+            message="`pytorch: image` needs a base image", code=RecipeCode.PAIR, hint=hint, at=("pytorch",)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,10 +263,12 @@ class Recipe:
     cuda: str  # as written: 12.4 or 12.4.1; "" without CUDA
     gcc: str
     libxcrypt: str
-    pytorch: str  # "" without torch
+    pytorch: str  # "" without torch, and for that of the image
+    keeps_torch: bool = False  # of its base image
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     constraints: tuple[str, ...] = ()  # of those files: bounds for what the packages require
     hashes: tuple[Hashed, ...] = ()  # of those files: if there is one, each package that they bring has one
+    locks: tuple[OtherPins, ...] = ()  # of other tools, from which packages are; sorted by path
     indexes: tuple[WheelIndex, ...] = ()
     apt: tuple[str, ...]
     apt_sources: tuple[Repository, ...] = ()
@@ -310,6 +317,8 @@ class Recipe:
             "extensions": [extension.canonical() for extension in self.extensions],
             "env": dict(self.env),
         }
+        if self.keeps_torch:
+            value["pytorch"] = IMAGE_TORCH
         if self.platform not in ("", X86_64.platform):
             value["platform"] = self.platform
         if self.nccl != AUTO:
@@ -359,6 +368,11 @@ def make_schema() -> _Schema:
     made: Any = _plain(raw, raw["$defs"])
     required = made.pop("required")
     del made["description"]
+    packages = made["properties"]["packages"]
+    alone = [
+        kind for kind in packages["items"]["anyOf"] if kind["type"] == "object"
+    ]  # of which the loader makes a list
+    made["properties"]["packages"] = {"description": packages.pop("description"), "anyOf": [packages, *alone]}
     remote = ("git", "commit", "sdist", "url", "sha256")
     forms = made["properties"]["extensions"]["items"]["oneOf"] = [
         {"required": ["sources"], "not": _any_of("path", "capture", "patch", "deepspeed", *remote)},

@@ -5,7 +5,7 @@ index is an entry of `indexes` or a setting of the machine that locks. Each line
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,11 +13,12 @@ from typing import Annotated, Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator, Discriminator, Tag, ValidationInfo
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from envbuilder.core.cache import Sha256
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.core.models import LINE, Mistake, ReadAs, raise_mistakes
+from envbuilder.core.models import LINE, Line, Mistake, ReadAs, raise_mistakes
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.processor import Processor
 from envbuilder.core.text.redact import without_credentials
@@ -36,6 +37,7 @@ from envbuilder.recipe.requirement_file import (
 from envbuilder.recipe.wheel_sources import WHEEL, WheelIndex, index_entry, pin_of, place_wheel, read_wheel
 
 NO_TORCH: Final = "none"  # the key `pytorch` of an environment without it
+IMAGE_TORCH: Final = "image"  # that of an environment that takes the torch of its base image
 _AS_EXTENSION: Final = (
     "a project of your own or of a repository is an entry of `extensions`, also without compiled code: "
     "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
@@ -146,6 +148,16 @@ def _compare(written: re.Match[str]) -> str:
 _Placed = tuple[str, str]  # a text and its place
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPins:
+    """The lock of another tool that a recipe names, with the versions that it has for the recipe's target."""
+
+    path: str  # from the recipe's folder
+    sha256: Sha256
+    size: int
+    versions: tuple[tuple[str, str], ...]  # name and version, sorted
+
+
 @dataclass(slots=True, kw_only=True)
 class Requirements:
     """What a requirements file and those that it names ask for; `read` collects it with every mistake."""
@@ -162,6 +174,7 @@ class Requirements:
     files: list[Path] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
     needs_hashes: bool = False
+    locks: list[OtherPins] = field(default_factory=list)  # the lock of another tool from which they are
     bare: list[_Placed] = field(default_factory=list)  # without a hash, or without a version
 
     def read(self, path: Path, *, binds: bool = False) -> None:
@@ -178,18 +191,25 @@ class Requirements:
         for number, line in logical_lines(text):
             where = f"{path}:{number}:1"
             try:
-                arguments = list(split_arguments(split_line(line)))
-                hashes = tuple(value for option, value in arguments if option == "--hash")
-                self.needs_hashes |= bool(hashes)
-                for option, value in arguments:
-                    if option:
-                        self._read_option(option, value, path, where, binds=binds)
-                    else:
-                        self._read_requirement(value, path, where, hashes, binds=binds)
-            except PydanticCustomError as error:
-                self.mistakes.append(Mistake(**{**(error.context or {}), "where": where}))
+                words = split_line(line)
             except ValueError as error:  # an open quotation
                 self._refuse(f"{shown(line)}: {str(error).lower()}", where)
+            else:
+                self.read_words(words, path, where, binds=binds)
+
+    def read_words(self, words: Sequence[str], path: Path, where: str, *, binds: bool = False) -> None:
+        """Read a line that was split into its requirement and the words of its options."""
+        try:
+            arguments = list(split_arguments(words))
+            hashes = tuple(value for option, value in arguments if option == "--hash")
+            self.needs_hashes |= bool(hashes)
+            for option, value in arguments:
+                if option:
+                    self._read_option(option, value, path, where, binds=binds)
+                else:
+                    self._read_requirement(value, path, where, hashes, binds=binds)
+        except PydanticCustomError as error:
+            self.mistakes.append(Mistake(**{**(error.context or {}), "where": where}))
 
     def _read_option(self, option: str, value: str, path: Path, where: str, *, binds: bool) -> None:
         text = f"{option} {value}".strip()
@@ -212,11 +232,11 @@ class Requirements:
         elif option == "--pre":
             message = f"`{text}` is not followed: a lock takes pre-releases only where pip does without it"
             hint = "name the version of a pre-release that you want: `NAME==1.0rc1`"
-            self.notes.append(_note(message, where, hint))
+            self.notes.append(note(message, where, hint))
         elif option == "--require-hashes":
             self.needs_hashes = True
         elif option not in (*NO_MATTER, "--hash"):
-            self.notes.append(_note(f"`{text}` is an option of pip that a lock does not follow", where))
+            self.notes.append(note(f"`{text}` is an option of pip that a lock does not follow", where))
 
     def _read_requirement(
         self, text: str, path: Path, where: str, hashes: tuple[str, ...], *, binds: bool
@@ -295,7 +315,7 @@ class Requirements:
         self.mistakes.append(Mistake(message=message, code=code, hint=hint, where=where))
 
 
-def _note(message: str, where: str, hint: str = "") -> Finding:
+def note(message: str, where: str, hint: str = "") -> Finding:
     severity = Severity.WARNING
     return Finding(code=RecipeCode.DECIDED, severity=severity, where=where, message=message, hint=hint)
 
@@ -314,16 +334,29 @@ def _read_file(file: _File, info: ValidationInfo) -> Requirements:
     return requirements
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockItem:
+    """The lock of another tool; `from_lock.py` reads it for the recipe's Python and processor."""
+
+    file: Annotated[OwnFile, Field(alias="from")]
+    wanted: Annotated[tuple[Line, ...], Field(alias="with")] = ()
+
+
+def _kind_of(item: object) -> str:
+    return "a requirement" if not isinstance(item, dict) else "a lock" if "from" in item else "a file"
+
+
 Packages = tuple[
     Annotated[
         Annotated[
             str,
-            replace(LINE, hint="a PEP 508 text, or {requirements: FILE}"),
+            replace(LINE, hint="a PEP 508 text, {requirements: FILE} or {from: LOCK}"),
             AfterValidator(_read_item),
             Tag("a requirement"),
         ]
-        | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")],
-        Discriminator(lambda item: "a file" if isinstance(item, dict) else "a requirement"),
+        | Annotated[Requirements, ReadAs(Annotated[_File, AfterValidator(_read_file)]), Tag("a file")]
+        | Annotated[LockItem, Tag("a lock")],
+        Discriminator(_kind_of),
     ],
     ...,
 ]
@@ -356,7 +389,7 @@ def notes_on(
         if all(extension.path != HERE for extension in extensions):
             message = f"`{text}` is not installed: the environment holds what a project needs, and not itself"
             hint = "set `env: {PYTHONPATH: …}`, or if it has C++ or CUDA sources, write `extensions: [{name: NAME, path: .}]`"
-            yield _note(message, where, hint)
+            yield note(message, where, hint)
     cuda_words = f"`cuda: {cuda}`" if cuda else "want of `cuda`"
     for text, where in requirements.indexes:
         build, address = TORCH_BUILD.fullmatch(text), text.partition(" ")[2]
@@ -368,20 +401,20 @@ def notes_on(
             entry = index_entry(without_credentials(address), is_page=is_page)
             setting = "ENVBUILDER_FOLDERS" if is_page else "ENVBUILDER_INDEX"
             hint = f"`indexes: [{entry}]` takes packages from it; `{setting}` names others for all"
-            yield _note(message, where, hint)
+            yield note(message, where, hint)
         elif build[1] != build_of(cuda):
             choice = f"the recipe's {cuda_words} chooses the build"
-            yield _note(f"`{text}` has torch's build {build[1]}, and {choice}", where)
+            yield note(f"`{text}` has torch's build {build[1]}, and {choice}", where)
     for torch, where in requirements.torch:
         if torch.marker and not torch.marker.evaluate(processor.markers(python)):
             continue
         plain = re.sub(r"\+[\w.]+", "", str(torch.specifier))
         build = re.search(r"\+(cu\d+|cpu)", str(torch.specifier))
-        if pytorch == NO_TORCH or not SpecifierSet(plain).contains(pytorch, prereleases=True):
+        if pytorch in (NO_TORCH, IMAGE_TORCH) or not SpecifierSet(plain).contains(pytorch, prereleases=True):
             message = f"the recipe's `pytorch: {pytorch}` at {place} decides, and not `{torch}`"
-            yield _note(message, where, "change one of the two")
+            yield note(message, where, "change one of the two")
         elif build and build[1] != build_of(cuda):
-            yield _note(f"the recipe's {cuda_words} decides, and not the build of `{torch}`", where)
+            yield note(f"the recipe's {cuda_words} decides, and not the build of `{torch}`", where)
 
 
 def build_of(cuda: str) -> str:

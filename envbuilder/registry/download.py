@@ -20,7 +20,7 @@ from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.registry.client import Client, translate_errors
 from envbuilder.sources.http import Progress, SourceError, TransientError
-from envbuilder.sources.http.session import Response, download, join
+from envbuilder.sources.http.session import Response, download, join, pieces
 from envbuilder.sources.names import Wanted
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,21 @@ def fetch_blob(
         )  # fmt: skip
 
     return _anywhere(client, reference, fetch, patient=False)
+
+
+def stream_blob(
+    client: Client, reference: Reference, blob: Descriptor, use: Callable[[Iterator[bytes]], Answer]
+) -> Answer:
+    """Give the bytes of a blob to `use` as they come, again from the first one after a failure; raises RegistryError.
+
+    They are not compared with the digest, because `use` may stop before the last one.
+    """
+
+    def ask(place: Reference) -> Answer:
+        with client.ask(place, "GET", client.url(place, f"blobs/sha256:{blob.digest}")) as response:
+            return use(pieces(response))
+
+    return _anywhere(client, reference, ask)
 
 
 def read_range(client: Client, reference: Reference, blob: Sha256, start: int, size: int) -> bytes:

@@ -230,7 +230,7 @@ def _figures(subject: ReportSubject) -> tuple[tuple[str, str], ...]:
         ("files", _size(sum(part.size for part in subject.parts))),
         ("packages", str(len(subject.packages))),
         ("Python", recipe.python),
-        ("PyTorch", recipe.pytorch or "none"),
+        ("PyTorch", recipe.pytorch or ("that of the base image" if recipe.keeps_torch else "none")),
         ("CUDA", recipe.cuda or "none"),
         ("GPUs", ", ".join(recipe.gpus) or "none"),
         *([("driver floor", floor)] if floor else []),

@@ -14,6 +14,7 @@ from envbuilder.artifacts.sif import (
     LABELS,
     DataType,
     SifFacts,
+    extend_sif,
     opened_sif,
     processor_in,
     read_labels,
@@ -247,3 +248,32 @@ def test_a_sif_of_somebody_else_is_said_to_be_one(
     told = capsys.readouterr().err
     assert f"`{tmp_path}/theirs.sif` " in told
     assert "was not made by envbuilder" in told or "envbuilder did not make it" in told
+
+
+def test_one_more_layer_is_written_beside_what_is_copied(tmp_path: Path, layers: list[Layer]) -> None:
+    base = tmp_path / "base"
+    (base / "data").mkdir(parents=True)
+    (base / "data/random").write_bytes(random.Random(0).randbytes(600_000))  # which no frame makes smaller
+    (base / "data/noise").write_bytes(random.Random(1).randbytes(3000))
+    layers.append(write_layer(name="data", tree=base, folder=tmp_path / "base-layer", epoch=EPOCH, threads=1))
+    write(tmp_path / "a.sif", layers)
+    tree = tmp_path / "more"
+    (tree / "os").mkdir(parents=True)
+    (tree / "os/small").write_text("another")
+    (tree / "os/new").write_bytes(random.Random(2).randbytes(900_000))
+    more = write_layer(name="more", tree=tree, folder=tmp_path / "more-layer", epoch=EPOCH, threads=1)
+    facts = [extend_sif(tmp_path / "a.sif", more, tmp_path / name, labels={"with": "more"}) for name in "bc"]
+    assert facts[0] == facts[1]
+    assert identity(tmp_path / "b") != identity(tmp_path / "a.sif")
+    with opened_sif(tmp_path / "a.sif") as system:
+        before = {entry.path: entry for entry in system.entries(threads=1)}
+    with opened_sif(tmp_path / "b") as system:
+        after = {entry.path: entry for entry in system.entries(threads=1)}
+        assert system.open("os/small").read() == b"another"
+        assert system.open("os/new").read() == (tree / "os/new").read_bytes()
+        assert system.open("data/random").read() == (base / "data/random").read_bytes()
+        assert system.open("data/noise").read() == (base / "data/noise").read_bytes()
+    assert after.keys() - before.keys() == {"os/new"}
+    assert [path for path, entry in before.items() if after[path] != entry] == ["os/small"]
+    extend_sif(tmp_path / "b", more, tmp_path / "again", labels={})  # of one that was extended
+    assert sha256_file(tmp_path / "a.sif") == write(tmp_path / "d.sif", layers).sha256

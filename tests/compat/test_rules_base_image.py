@@ -17,6 +17,7 @@ from tests.support.locks import RECIPE, TABLES
 
 IMAGE = {"base": "", "image": "site/base:1"}
 CPU = {"cuda": "", "gpus": ()}
+KEEPS = {**CPU, "pytorch": "", "keeps_torch": True}
 EXTENSION = {"extensions": (Extension(name="a", sources=("a.cpp",)),)}
 
 
@@ -112,6 +113,10 @@ def own_torch() -> bases.Shape:
     return bases.over(bases.debian(), {f"{place}/torch-2.5.0a0.dist-info/METADATA": "Name: torch\n"})
 
 
+def test_a_recipe_may_keep_the_torch_of_its_base():
+    assert findings(own_torch(), **KEEPS) == ()
+
+
 @pytest.mark.parametrize(
     ("make", "change", "codes", "words"),
     [
@@ -127,6 +132,8 @@ def own_torch() -> bases.Shape:
         (runtime_only, {}, ["EB343 error"], "the base has CUDA 12.4.1 (/usr/local/cuda-12.4) without nvcc or its headers"),
         (bases.devel, CPU, ["EB345 warning"], "the base has CUDA 12.4.1 (/usr/local/cuda-12.4), which the recipe does not use"),
         (bases.devel, {}, ["EB343 warning"], "CUDA's libraries come twice: torch's wheels bring those that it loads"),
+        (own_torch, {**KEEPS, "python": "3.10"}, ["EB348 error"], "the base has torch 2.5.0a0 (/usr/local/lib/python3.11/dist-packages/torch), and none for Python 3.10: `pytorch: image` finds nothing"),
+        (bases.debian, KEEPS, ["EB348 error"], "the base has no torch, and none for Python 3.11"),
         (own_torch, CPU, ["EB347 warning"], "the base has torch 2.5.0a0 (/usr/local/lib/python3.11/dist-packages/torch)"),
     ],
 )  # fmt: skip

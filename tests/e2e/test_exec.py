@@ -67,6 +67,10 @@ def test_pip_installs_over_the_environment_and_moves_none_of_it(tiny: Built, pro
             wheel.writestr(f"{name}.py", "import filelock\n")
             wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
             wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(
+                f"{info}/entry_points.txt",
+                "[console_scripts]\nsay-tried = tried:filelock.BaseFileLock.__class__\n",
+            )
             wheel.writestr(f"{info}/RECORD", "")
     env = os.environ | {"ENVBUILDER_FOLDERS": str(wheels), "ENVBUILDER_INDEX": wheels.as_uri()}
 
@@ -79,6 +83,15 @@ def test_pip_installs_over_the_environment_and_moves_none_of_it(tiny: Built, pro
     assert seen.stdout.startswith("/opt/env/"), seen.stderr
     assert "(constraint) filelock==" in inside(*install, "filelock==1").stdout
     assert "No module named 'tried'" in inside("--", "python", "-c", "import tried").stderr
+    packed = ("add", tiny.recipe, "--output", tiny.output, "--installed", "--to-sif", "today.sif")
+    done = attempt(ENVBUILDER, *packed, cwd=project, env=env)
+    assert done.returncode == 0, done.stderr
+    say = "import shutil, tried; print(tried.__file__, shutil.which('say-tried'))"
+    alone = attempt(
+        ENVBUILDER, "exec", "./today.sif", "--", "python", "-c", say, cwd=project.parent / "src", env=env
+    )
+    assert alone.stdout.split()[1] == "/opt/env/bin/say-tried", alone.stderr
+    assert alone.stdout.startswith("/opt/env/lib/python3")
     refused = inside("--in", "image", "--writable", "--", "true")
     assert (refused.returncode, "envbuilder devcontainer tiny" in refused.stderr) == (2, True), refused.stderr
 

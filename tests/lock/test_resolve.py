@@ -203,6 +203,12 @@ def test_a_lock_whose_inputs_stay_is_taken_over_without_asking_anyone(tmp_path: 
     assert [extension.name for extension in new.extensions] == ["fused"]
 
 
+def test_no_second_torch_comes_beside_that_of_the_image(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, pytorch="", keeps_torch=True)
+    with pytest.raises(IncompatibleError, match="`packages` require torch, and `pytorch: image` has that of"):
+        lock_as_of(recipe, make_idle_means(tmp_path), target=make_target(recipe), old=make_lock(recipe))
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"packages": ("numpy>=2", "scipy")}, {"apt": ("git",)}, {"gcc": "11"}],

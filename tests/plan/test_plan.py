@@ -1,6 +1,7 @@
 """The plan: one text from a recipe and its lock, and a key for each layer that knows exactly what it stands on."""
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from envbuilder.plan.model import (
     MOST_HEAVY,
     Plan,
     PythonStep,
+    StartStep,
 )
 from envbuilder.plan.sbom import make_sbom
 from tests.support import bases
@@ -488,6 +490,24 @@ def test_an_image_as_base_hides_neither_gpus_nor_the_drivers_libraries(said, mea
     image = dataclasses.replace(bases.devel(), env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=void", *own])
     env = dict(make_plan(lock=dataclasses.replace(LOCK, base=locked(image))).runtime.env)
     assert (env["NVIDIA_VISIBLE_DEVICES"], env["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", meant)
+
+
+def test_an_environment_with_the_torch_of_its_image_sees_the_images_packages():
+    site = "usr/local/lib/python3.11/dist-packages"
+    image = bases.over(bases.debian(), {f"{site}/torch-2.6.0a0+x.nv25.1.dist-info/METADATA": ""})
+    recipe = dataclasses.replace(RECIPE, pytorch="", cuda="", gpus=(), extensions=(), keeps_torch=True)
+    lock = dataclasses.replace(LOCK, base=locked(image), extensions=())
+    before = make_plan(dataclasses.replace(recipe, keeps_torch=False), lock, toolkit=None)
+    plan = make_plan(recipe, lock, toolkit=None)
+    now, then = (
+        {file for step in made.steps if isinstance(step, StartStep) for file in step.files}
+        for made in (plan, before)
+    )
+    assert dict(now - then) == {
+        "opt/env/lib/python3.11/site-packages/image.pth": f"/{site}\n",
+        "opt/env/bin/torchrun": "#!/opt/env/bin/python\nfrom torch.distributed.run import main\nmain()\n",
+    }
+    assert json.loads(recipe.canonical())["pytorch"] == "image"
 
 
 def test_the_image_holds_the_lock_the_recipe_and_the_plan_up_to_these_files():

@@ -179,7 +179,11 @@ def test_every_mistake_is_reported_at_once_in_the_order_of_the_lines(folder):
         ("EB109", "x.yaml:1:8", '$.base: expected distribution/suite, or {image: REFERENCE}, found "x"'),
         ("EB108", "x.yaml:2:9", "$.python: expected text, found a number (3.10)"),
         ("EB109", "x.yaml:3:6", '$.gcc: expected a major version such as "12", found "12.2"'),
-        ("EB109", "x.yaml:4:10", '$.pytorch: expected a full version such as "2.6.0", or none, found "2.6"'),
+        (
+            "EB109",
+            "x.yaml:4:10",
+            '$.pytorch: expected a full version such as "2.6.0", none, or image, found "2.6"',
+        ),
         ("EB107", "x.yaml:5:11", "$.packages: expected a list, found text"),
     ]
 

@@ -697,6 +697,21 @@ def test_the_kernel_and_bash_refuse_the_same_files(programs: Path, line: str):
         subprocess.run([sys.executable, line], cwd=programs, check=True)
 
 
+def test_packages_over_the_environment_are_said_and_with_strict_refused(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    info = tmp_path / ".envbuilder/cpu/lib/python3.11/site-packages/einops-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: einops\nVersion: 1\n")
+    (info / "REQUESTED").touch()
+    wish, said = replace(WISH, where="local", folder=tmp_path, program=("train.py",)), list[str]()
+    start.checked(job(), wish, said.append, starts=True)
+    assert said[-1].startswith(
+        "warning: the job does not see einops of `exec --writable`: `envbuilder add cpu"
+    )
+    with pytest.raises(UsageError, match="the job does not see einops of `exec --writable`"):
+        start.checked(job(), replace(wish, strict=True), said.append, starts=True)
+
+
 def test_a_script_for_later_may_lack_its_program_yet(tmp_path):
     assert start.check_program(replace(WISH, folder=tmp_path), starts=False).startswith(
         "there is no `train.py`"

@@ -90,7 +90,9 @@ class Squashfs:
         self._offset = offset
         self._size = os.fstat(self._descriptor).st_size - offset if size is None else size
         head = _SUPER.unpack(self.read(0, _SUPER.size))
-        magic, _, _, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[:12]
+        magic, _, self.epoch, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[
+            :12
+        ]
         used, ids_at, xattrs_at, inodes_at, folders_at, fragments_at, exports_at = head[12:]
         if magic != _MAGIC or (major, minor) != (4, 0):
             raise ValueError("it does not start as a squashfs 4.0")
@@ -108,6 +110,7 @@ class Squashfs:
         self._folder_table = _Table(self, folders_at, min(after))
         self._ids = [number for (number,) in _WORD.iter_unpack(self._indexed(ids_at, ids * _WORD.size))]
         self._fragments = list(_FRAGMENT.iter_unpack(self._indexed(fragments_at, fragments * _FRAGMENT.size)))
+        self.fragments = range(fragments)
         self._fragment = functools.lru_cache(_FRAGMENTS)(self._load_fragment)
         self._xattrs = self._read_xattrs(xattrs_at) if xattrs_at != _NONE_64 else []
 

@@ -22,7 +22,7 @@ _SUPER: Final = struct.Struct("<5I6H8Q")
 SUPER_SIZE: Final = _SUPER.size  # bytes of a file system's head
 _MAGIC: Final = 0x73717368
 _VERSION: Final = (4, 0)
-_ZSTD: Final = 6
+ZSTD: Final = 6
 _NO_XATTRS: Final = 0x0200
 _NONE_32: Final = 0xFFFFFFFF
 _NONE_64: Final = 0xFFFFFFFFFFFFFFFF
@@ -141,6 +141,10 @@ class _Contents:
     def _place(self, blob: Path, frame: Frame) -> int:
         """Append a frame and return its length as a squashfs encodes it."""
         at, length, plain = frame
+        if not length:  # the blob is another SIF, which has it as it is
+            self.pieces.append(Piece(blob=blob, at=at, length=plain))
+            self.at += plain
+            return plain | _RAW_DATA
         last = self.pieces[-1] if self.pieces else None
         if length >= plain:  # readers reject a block that is longer than its content
             self.pieces.append(Piece(blob=blob, at=at, length=length, plain=plain))
@@ -223,7 +227,7 @@ class _Tables:
         block, offset = self._places[""]
         head = _SUPER.pack(
             _MAGIC, len(self._numbers), epoch, BLOCK_SIZE, len(self._contents.fragments),
-            _ZSTD, BLOCK_SIZE.bit_length() - 1, 0 if self._xattrs else _NO_XATTRS, len(self._ids), *_VERSION,
+            ZSTD, BLOCK_SIZE.bit_length() - 1, 0 if self._xattrs else _NO_XATTRS, len(self._ids), *_VERSION,
             block << 16 | offset, used, ids, xattrs, inodes, lists, fragments_at, _NONE_64,
         )  # fmt: skip
         tables += bytes(-used % _PADDING)

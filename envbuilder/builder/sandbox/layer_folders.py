@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Final, TypeAlias
 
-from envbuilder.artifacts.sif import write_system
+from envbuilder.artifacts.sif import write_squashfs
 from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
 from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.core.cache import Store, sha256_text
@@ -155,7 +155,7 @@ class LayerFolders:
             self._blobs.need_right(layer)
         file = folder.with_name(f"{folder.name}.squashfs")
         folder.mkdir()
-        write_system(layers, file)
+        write_squashfs(layers, file)
         return LayerFolder(place=folder, file=file, listing=_list(layers))
 
 

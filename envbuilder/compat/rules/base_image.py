@@ -179,7 +179,12 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_own_torch(context: CheckContext) -> Iterator[Problem]:
-    base = _fit(context)
+    base, python = _fit(context), context.recipe.python
+    if base and context.recipe.keeps_torch and not base.torch(python):
+        there = ", ".join(f"torch {fact.value} ({fact.path})" for fact in base.every(Name.TORCH))
+        message = f"the base has {there or 'no torch'}, and none for Python {python}: `pytorch: image` finds nothing"
+        advice = "write the Python that the image has torch for, or the version of torch"
+        yield Problem(CheckCode.BASE_PARTS, "pytorch", message, pins=("python",), advice=advice)
     for fact in base.every(Name.TORCH) if base and context.recipe.pytorch else ():
         brings = f"the environment brings torch {context.recipe.pytorch} of its own"
         message = f"the base has torch {fact.value} ({fact.path}), and {brings}"

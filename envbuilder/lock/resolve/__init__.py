@@ -39,6 +39,7 @@ from envbuilder.lock.model import (
     Lock,
     LockedBase,
     LockedExtension,
+    SourceFile,
     Tools,
     lock_artifacts,
     needs_toolkit,
@@ -57,7 +58,7 @@ from envbuilder.lock.resolve.debs import (
     upgrade_debs,
 )
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
-from envbuilder.lock.resolve.held import is_met
+from envbuilder.lock.resolve.held import TORCH, is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
@@ -196,6 +197,11 @@ def resolve(task: Task, old: Lock | None) -> Lock:
             extensions=_known_distributions(task, extensions), builds=builds,
         )  # fmt: skip
         wheels, builds = answer.artifacts, answer.builds
+    if recipe.keeps_torch and any(wheel.name == TORCH for wheel in wheels):
+        raise IncompatibleError(
+            f"{recipe.place('$.packages')}: `packages` require torch, and `pytorch: image` has that of the image",
+            hint="leave out what requires it, or what the image has; or write the version of torch",
+        )
     fitting = without_headers(recipe, parts, wheels)
     if fitting is None:  # the wheels were with headers before
         parts = find_toolkit()
@@ -210,6 +216,7 @@ def resolve(task: Task, old: Lock | None) -> Lock:
         recipe=recipe.digest, epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
         platform=target.processor.platform, inputs=recipe_inputs(recipe),
         debs=debs, toolkit=fitting, wheels=wheels, extensions=extensions,
+        locks=tuple(SourceFile(path=pins.path, sha256=pins.sha256, size=pins.size) for pins in recipe.locks),
         base=target.base, interpreter=next(iter(interpreter), None), builds=builds, tools=tools, conda=conda,
     )  # fmt: skip
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):

@@ -13,7 +13,7 @@ from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
 from envbuilder.core.spelling import nearest
-from envbuilder.recipe.packages import NO_TORCH
+from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH
 from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
 
 Shape = Literal["torchrun", "tasks"]
@@ -66,6 +66,7 @@ class LaunchOptions:
     smoke: bool
     compare: bool = False  # with `smoke`
     watch: float = 0  # minutes
+    strict: bool = False  # refuse what the job would not see of `exec --writable`
     # Takes precedence over the site profile; its `options` are added.
     slurm: SlurmSite = field(default_factory=SlurmSite)
     hosts: tuple[str, ...] = ()
@@ -104,6 +105,8 @@ class LaunchJob:
 
 def torch_has(job: LaunchJob, since: tuple[int, ...]) -> bool:
     """Return whether the environment has this torch or a newer one."""
+    if job.environment.torch == IMAGE_TORCH:
+        return True  # not known here; an image of this decade has it
     return tuple(int(part) for part in job.environment.torch.partition("+")[0].split(".")[:2]) >= since
 
 

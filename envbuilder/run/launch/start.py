@@ -219,19 +219,16 @@ def checked(
 ) -> LaunchJob:
     """Return the job, after warnings of what it lacks. Raises UsageError for a program that cannot run."""
     late = check_time(job) if job.where == "slurm" else ""
-    for warning in filter(
-        None, (check_program(options, starts=starts), late, _untold_packages(job, options))
-    ):
+    for warning in filter(None, (check_program(options, starts=starts), late)):
         report(f"warning: {warning}")
-    return job
-
-
-def _untold_packages(job: LaunchJob, options: LaunchOptions) -> str:
-    """Return a warning about packages that `exec --writable` shows in this folder and no job has, or ""."""
     name = job.environment.name
-    if not (names := requested_names(name, options.folder)):
-        return ""
-    return f"the job does not see {', '.join(names)} of `exec --writable`: `envbuilder add {pasted(name)} --installed` builds them in"
+    if names := requested_names(name, options.folder):
+        message = f"the job does not see {', '.join(names)} of `exec --writable`"
+        hint = f"`envbuilder add {pasted(name)} --installed` builds them in"
+        if options.strict:
+            raise UsageError(message, hint=hint)
+        report(f"warning: {message}: {hint}")
+    return job
 
 
 def check_program(options: LaunchOptions, *, starts: bool = True) -> str:
