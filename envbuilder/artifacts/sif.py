@@ -159,13 +159,13 @@ def write_sif(
     The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
     system = _layout(layers, epoch)
-    return _write_system(
+    return _write_sif(
         system, out, epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor,
         identity="\n".join(layer.diff_id for layer in layers),
     )  # fmt: skip
 
 
-def _write_system(
+def _write_sif(
     system: SquashfsLayout, out: Path, *, epoch: int, definition: str, labels: Mapping[str, str], identity: str,
     documents: Sequence[Document] = (), processor: Processor,
 ) -> SifFacts:  # fmt: skip
@@ -239,7 +239,7 @@ def extend_sif(sif: Path, layer: Layer, out: Path, *, labels: Mapping[str, str])
     above = Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer))
     identity = f"{there.system.size} {sha256_bytes(there.read(DataType.LABELS))} {layer.diff_id}"
     text = there.read(DataType.DEFINITION).decode(errors="replace")
-    return _write_system(
+    return _write_sif(
         layout_squashfs([below, above], epoch=epoch), out, epoch=epoch, definition=text, labels=labels,
         identity=identity, processor=processor_in(sif) or X86_64,
     )  # fmt: skip
