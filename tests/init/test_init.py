@@ -213,8 +213,8 @@ def test_a_package_with_cuda_sources_is_an_extension_with_its_switch(
     [
         ("torch-scatter", "torch_scatter==2.1.2", (("FORCE_CUDA", "1"),), []),
         ("flash-attn>=2.3", "flash_attn==2.8.3", (("FLASH_ATTENTION_FORCE_BUILD", "TRUE"),), ["packaging", "psutil"]),
-        ("mmcv-full==1.7.2", "mmcv_full==1.7.2", (("MMCV_WITH_OPS", "1"),), []),
-        ("mmcv", "mmcv==2.2.0", (("MMCV_WITH_OPS", "1"),), []),
+        ("mmcv-full==1.7.2", "mmcv_full==1.7.2", (("FORCE_CUDA", "1"), ("MMCV_WITH_OPS", "1")), []),
+        ("mmcv", "mmcv==2.2.0", (("FORCE_CUDA", "1"), ("MMCV_WITH_OPS", "1")), []),
     ],
 )  # fmt: skip
 def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
