@@ -211,7 +211,7 @@ def pack(root: Path) -> bytes:
             info = tar.gettarinfo(path, f"app/{path.relative_to(root)}")
             info.uid = info.gid = 0
             info.uname = info.gname = ""
-            info.mtime, info.mode = EPOCH, 0o755 if info.isdir() or info.issym() else info.mode
+            info.mtime, info.mode = EPOCH, 0o644 if info.isreg() and not info.mode & 0o100 else 0o755
             with path.open("rb") if info.isreg() else io.BytesIO() as content:
                 tar.addfile(info, content if info.isreg() else None)
     return packed.getvalue()
