@@ -15,7 +15,7 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -230,7 +230,9 @@ def judge_wheels(task: Task, lock: Lock) -> None:
     if torch is None:
         return  # without torch, or with that of the base image
     chosen = {choice.name for choice in lock.chosen if choice.wheel}
-    pins = {wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task)) is not None}
+    pins = {
+        wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task, chosen)) is not None
+    }
     wrong: list[Finding] = []
     try:
         wrong += _judge_nccl(torch, task, lock)
@@ -314,10 +316,10 @@ def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
             task.context.fetcher.fetch(missing, progress)
 
 
-def _requires_torch(wheel: Artifact, task: Task) -> tuple[Requirement, ...] | None:
+def _requires_torch(wheel: Artifact, task: Task, chosen: Collection[str]) -> tuple[Requirement, ...] | None:
     """Return a wheel's requirements on torch, None for a wheel that is not judged."""
     named = {canonicalize_name(requirement.name) for requirement in parse_all(task.recipe.packages)}
-    is_torchs = TORCH in wheel.name or wheel.name in load_cuda_packages().by_name
+    is_torchs = TORCH in wheel.name or wheel.name in chosen or wheel.name in load_cuda_packages().by_name
     is_here = task.context.store.has_artifact(wheel.sha256)
     if wheel.kind != "wheel" or wheel.name == TORCH or wheel.filename.endswith("-any.whl"):
         return None

@@ -72,6 +72,7 @@ OPTIONS = {
     "url": ("sources: [fused.cpp]", f"url: 'https://host/a.zip', sha256: '{'0' * 64}'"),
     "sha256": ("sources: [fused.cpp]", f"url: 'https://host/a.zip', sha256: '{'1' * 64}'"),
     "capture": ("sources: [fused.cpp]", "path: project, capture: [import it]"),
+    "deepspeed": ("sources: [fused.cpp]", "deepspeed: [cpu_adam]"),
     "env": ("sources: [fused.cpp]", "path: project, env: {A: '1'}"),
     "options": ("sources: [fused.cpp]", "path: project, options: ['--cuda_ext']"),
     "patch": ("sources: [fused.cpp]", "path: project, patch: fix.patch"),

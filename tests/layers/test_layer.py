@@ -259,17 +259,6 @@ def test_an_empty_file_of_a_layer_is_named(tmp_path: Path, name: str) -> None:
     assert damage_of(tmp_path / "layer") == f"`{name}` differs"
 
 
-def test_a_file_that_changed_in_the_tree_is_read_from_the_layer(tmp_path: Path) -> None:
-    tree = write_files(tmp_path / "tree", {"status": "right", "other": "x"})
-    layer = make_layer(tmp_path / "layer", tree)
-    (tree / "status").write_text("wrong")
-    assert read_files(layer, {"status"}, tree) == {"status": b"right"}
-    (tree / "status").unlink()
-    (tmp_path / "host").write_text("right")
-    (tree / "status").symlink_to(tmp_path / "host")
-    assert read_files(layer, {"status"}, tree) == {"status": b"right"}
-
-
 @pytest.mark.parametrize("damage", [_cut_blob, _change_manifest, _break_json, _drop_field])
 def test_a_damaged_layer_is_not_found(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     make_layer(tmp_path / "layer", write_files(tmp_path / "tree", {"a": "b"}))

@@ -41,7 +41,7 @@ LOCALS = {  # of the wheels whose names say for which torch they are
 OTHERS = {name: local.replace("2.6", "2.5").replace("260", "250") for name, local in LOCALS.items()}
 CHOSEN = sorted(name for name, row in ROWS.items() if row.is_chosen)
 # What becomes of the others.
-RESOLVED = {"bitsandbytes", "spconv", "transformer-engine", "xformers"}
+RESOLVED = {"bitsandbytes", "fbgemm-gpu", "sgl-kernel", "spconv", "transformer-engine", "xformers"}
 REFUSED = {
     "apex", "diff-gaussian-rasterization", "nvdiffrast", "pytorch3d", "simple-knn", "tiny-cuda-nn", "tinycudann", "torchsparse",
 }  # fmt: skip

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-import zstandard
 from packaging.utils import canonicalize_name
 
 from envbuilder.core.cache import Sha256
@@ -113,7 +112,7 @@ def _open_lists(task: Task, source: str, url: str, folder: Path) -> "Iterator[Sp
                 break
             except SourceError as refusal:
                 refusals.append(refusal)
-            except (OSError, ValueError, zstandard.ZstdError) as error:
+            except (OSError, ValueError) as error:
                 why = f"it is no list of a channel: {error}"
                 refusals.append(SourceError(f"{base}{subdir}/{_LIST}", why, kind="unusable"))
         else:
@@ -138,16 +137,21 @@ def _fetch_list(task: Task, base: str, file: Path) -> None:
             raise
         file.write_bytes(fetcher.page(base + _LIST, most=_MOST))
         return
+    import zstandard  # noqa: PLC0415 - for recipes with `conda` alone
+
     left = _MOST_UNPACKED
-    with (
-        file.open("wb") as out,
-        zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream,
-    ):
-        while chunk := stream.read(_CHUNK):
-            left -= len(chunk)
-            if left < 0:
-                raise ValueError(f"it unpacks to more than {_MOST_UNPACKED} bytes")
-            out.write(chunk)
+    try:
+        with (
+            file.open("wb") as out,
+            zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream,
+        ):
+            while chunk := stream.read(_CHUNK):
+                left -= len(chunk)
+                if left < 0:
+                    raise ValueError(f"it unpacks to more than {_MOST_UNPACKED} bytes")
+                out.write(chunk)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
 
 
 def _virtual_packages(task: Task) -> "Iterator[GenericVirtualPackage]":
