@@ -261,7 +261,8 @@ def _judged(
         task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
     ) as image:
         links = any(map(links_torch, image.elves))
-        if not (links or pins or TORCH in wheel.name):
+        is_chosen = any(choice.wheel and choice.name == wheel.name for choice in lock.chosen)
+        if not (links or pins or is_chosen or TORCH in wheel.name):
             return ()
         symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
         findings = tuple(judge(image, _target(task, lock, symbols)))

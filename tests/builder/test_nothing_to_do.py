@@ -109,7 +109,8 @@ def outcome(recipe: Path, edit: tuple[str, str]) -> str:
     except IncompatibleError:
         return REFUSED
     except RecipeError:
-        if "matrix" not in recipe.read_text():  # which needs the name of a variant
+        # The first needs the name of a variant, the second a package.
+        if not any(word in recipe.read_text() for word in ("matrix", "deepspeed")):
             raise
         return REFUSED
     except LockError:
