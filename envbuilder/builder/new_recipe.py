@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,23 +15,49 @@ from envbuilder.core.errors import EnvbuilderError
 from envbuilder.lock.file import lock_path
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions
-from envbuilder.recipe.load import load
+from envbuilder.recipe.edit import need_writable, parse_added, put
+from envbuilder.recipe.load import expand, load
+from envbuilder.sources.git import find_commit
 from envbuilder.verify.wheels import judge_wheels
 
 
-def build_edited(
-    path: Path, text: str, names: Sequence[str], context: BuildContext, *, output: Path, load_image: bool
-) -> tuple[tuple[str, ...], tuple[BuildResult, ...]]:
-    """Write the text of a recipe, then lock and build it and its variants, which are `names`. Returns the changes of the locks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditedRecipe:
+    """What was edited in a recipe, what changed in the locks of its variants, and their builds."""
 
-    If one of them fails, recipe and locks are again what they were.
+    edits: tuple[str, ...]
+    changes: tuple[str, ...]
+    results: tuple[BuildResult, ...]
+
+
+def add_packages(
+    path: Path,
+    packages: Sequence[str],
+    recipes: Path,
+    context: BuildContext,
+    *,
+    output: Path,
+    load_image: bool,
+) -> EditedRecipe:
+    """Write packages into a recipe, then lock and build it and its variants.
+
+    Raises UsageError and RecipeError for a recipe that cannot be edited. If anything fails, recipe and locks are again what they were.
     """
-    locks = [lock_path(load(Path(name))) for name in names]
+    asked = [parse_added(package) for package in packages]
+    need_writable(path, packages)
+    names = expand(str(path), recipes)
+    locks = [lock_path(load(Path(name))) for name in names]  # one with mistakes is not edited
+    text, edits = put(
+        path.read_bytes().decode(),
+        asked,
+        lambda project: find_commit(project.git, project.revision or "HEAD", context.runner),
+    )
+    path = path.resolve()
     with _restored_on_failure((path, *locks), context):
         save_bytes(path, text.encode(), mode=path.stat().st_mode & 0o777)
-        changes = [line for name in names for line in _lock(Path(name), context)]
-        results = [_build(Path(name), context, output, load=load_image) for name in names]
-    return tuple(changes), tuple(results)
+        changes = tuple(line for name in names for line in _lock(Path(name), context))
+        results = tuple(_build(Path(name), context, output, load=load_image) for name in names)
+    return EditedRecipe(edits=edits, changes=changes, results=results)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ Each function calls the stages in order and passes their results on. The decisio
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,8 +44,9 @@ from envbuilder.builder.recipe_tests import import_in_sif, list_imports, passed_
 from envbuilder.builder.sandbox.runner import SandboxRunner
 from envbuilder.builder.upkeep import need_space, open_stores, share
 from envbuilder.builder.vendor import Vendored, vendor
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
-from envbuilder.core.cache import Store, beside, cache_limit, commit_path
+from envbuilder.core.cache import KEPT, KEYED, KINDS, WORK, beside, cache_limit, commit_path
 from envbuilder.core.console import Console, ended_steps, log_to
 from envbuilder.core.errors import BuildError, CompileError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
@@ -54,7 +55,6 @@ from envbuilder.core.processor import own_processor
 from envbuilder.core.system import why_no_engine
 from envbuilder.layers.entry import Entry
 from envbuilder.lock.model import LockedBase, lock_artifacts
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import load_locked, make_plan, need_buildable
@@ -143,11 +143,28 @@ def build_recipe(
     return replace(result, findings=(*findings, *result.findings), not_loaded=not_loaded)
 
 
-def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
+def clear(context: BuildContext, kinds: Sequence[str], *, days: int | None) -> None:
+    """Remove these kinds from the cache, by default all that a later build can make again, and what killed builds left.
+
+    With `days`, only what no build made or used for so many days and no lock names. Raises UsageError while the cache is in use.
+    """
+    context.store.sweep()
+    if days is not None:
+        upkeep.clear_unused(context, kinds or KEYED, days=days)
+        return
+    named = kinds or [kind for kind in KINDS if kind not in KEPT]
+    if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
+        context.store.clear(chosen)
+        _drop_staged_images(context)
+
+
+def _drop_staged_images(context: BuildContext) -> None:
     """Remove what killed builds of this cache left in the Docker engine."""
-    if docker := connect(environment):
+    if docker := connect(context.environment):
         for name, build in docker.staged():
-            if (store.root / "locks" / f"{LOCK}{build}").exists() and (left := connect(environment, build)):
+            if (context.store.root / "locks" / f"{LOCK}{build}").exists() and (
+                left := connect(context.environment, build)
+            ):
                 left.drop_staged(name)
 
 

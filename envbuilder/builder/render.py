@@ -5,8 +5,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import Store
-from envbuilder.lock.repositories import addresses
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.plan.printer.definition import print_definition

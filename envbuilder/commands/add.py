@@ -12,12 +12,10 @@ from envbuilder.core.answer import Answer, Reply
 from envbuilder.core.cache import remove_tree
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import pasted
-from envbuilder.recipe.edit import need_writable, parse_added, put
-from envbuilder.recipe.load import expand, find_recipe, load
+from envbuilder.recipe.load import find_recipe
 from envbuilder.recipe.matrix import file_of
 from envbuilder.run.desk_packages import installed, venv_of
 from envbuilder.run.named import need_sif
-from envbuilder.sources.git import find_commit
 
 
 class AddedPackages(Answer):
@@ -50,47 +48,31 @@ def add(
     path, variant = file_of(find_recipe(name, recipes))
     if to_sif and (packages or not is_tried):
         raise UsageError(
-            "`--to-sif` is for what `exec --writable` has installed",
-            hint="write `--installed`, and no PACKAGE",
+            "`--to-sif` packs what is installed here", hint="write `--installed`, and no PACKAGE"
         )
     if to_sif:
-        return _pack(name, path, output, recipes, to_sif)
+        from envbuilder.run.desk_sif import pack  # noqa: PLC0415 - zstandard, for this alone
+
+        requirements = pack(path.stem, need_sif(name, output, recipes).sif, Path.cwd(), to_sif)
+        change = f"{to_sif}: {name} with {', '.join(requirements)}"
+        text = f"{change}\n$ envbuilder launch local {pasted(to_sif)} -- PROGRAM"
+        return Reply(data=AddedPackages(recipe=path, edits=(), changes=(change,), built=()), text=text)
     packages = [*(packages or ()), *(installed(path.stem, Path.cwd()) if is_tried else ())]
     if not packages:
         raise UsageError("no PACKAGE to add", hint="name one, or give `--installed`")
-    asked = [parse_added(package) for package in packages]
     if variant:
         hint = f"envbuilder add {pasted(path, *packages)}"
         raise UsageError(f"`{name}` is a variant, and all variants of `{path}` have its packages", hint=hint)
-    need_writable(path, packages)
-    names = expand(str(path), recipes)
-    for variant in names:
-        load(Path(variant))  # one with mistakes is not edited
-    context = build_context(session, recipes, note=KEPT)
-    text, edits = put(
-        path.read_bytes().decode(),
-        asked,
-        lambda project: find_commit(project.git, project.revision or "HEAD", context.runner),
-    )
-    from envbuilder.builder.new_recipe import build_edited  # noqa: PLC0415 - all of a build, which `--help` does without
+    from envbuilder.builder.new_recipe import add_packages  # noqa: PLC0415 - all of a build, which `--help` does without
 
-    changes, results = build_edited(path.resolve(), text, names, context, output=output, load_image=loads)
+    context = build_context(session, recipes, note=KEPT)
+    added = add_packages(path, packages, recipes, context, output=output, load_image=loads)
     if is_tried:
         remove_tree(venv_of(path.stem, Path.cwd()))  # the environment has all of it
-    lines = [*(f"{path}: {edit}" for edit in edits), *changes, *(result.text() for result in results)]
+    results, edits = added.results, (f"{path}: {edit}" for edit in added.edits)
     built = tuple(result.answer() for result in results)
     return Reply(
-        data=AddedPackages(recipe=path, edits=edits, changes=changes, built=built),
-        text="\n".join(lines),
+        data=AddedPackages(recipe=path, edits=added.edits, changes=added.changes, built=built),
+        text="\n".join((*edits, *added.changes, *(result.text() for result in results))),
         findings=tuple(finding for result in results for finding in result.findings),
     )
-
-
-def _pack(name: str, recipe: Path, output: Path, recipes: Path, out: Path) -> Reply[AddedPackages]:
-    """Pack what is installed beside an environment into a SIF."""
-    from envbuilder.run.desk_sif import pack  # noqa: PLC0415 - zstandard, for this alone
-
-    requirements = pack(recipe.stem, need_sif(name, output, recipes).sif, Path.cwd(), out)
-    change = f"{out}: {name} with {', '.join(requirements)}"
-    data = AddedPackages(recipe=recipe, edits=(), changes=(change,), built=())
-    return Reply(data=data, text=f"{change}\n$ envbuilder launch local {pasted(out)} -- PROGRAM")

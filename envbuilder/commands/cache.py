@@ -12,7 +12,7 @@ import typer
 from envbuilder.commands._console import build_context
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer, Reply
-from envbuilder.core.cache import KEPT, KEYED, KINDS, REMADE, WORK, Store, cache_limit
+from envbuilder.core.cache import KEYED, KINDS, REMADE, WORK, Store, cache_limit
 from envbuilder.core.errors import UsageError
 from envbuilder.core.plain import columns
 from envbuilder.core.spelling import nearest
@@ -45,10 +45,8 @@ class CacheSizes(Answer):
 @command(
     "cache",
     "envbuilder cache",
-    "envbuilder cache --gc trees",
     "envbuilder cache --gc --unused 30",
     "envbuilder cache vendor a100 /media/disk/a100",
-    "envbuilder cache keys",
 )
 def cache(
     session: Session,
@@ -66,20 +64,20 @@ def cache(
     ] = None,
     recipes: Recipes,
 ) -> Reply[CacheSizes | VendoredLock | LockedKeys]:  # fmt: skip
-    """Show what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
+    """Show what the cache holds, free its space (`cache --gc`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     match words or []:
         case ["vendor", name, folder] if not gc:
             return _vendor(session, name, recipes, Path(folder).absolute())
         case ["keys"] if not gc:
             keys = tuple(sorted(_pipeline().upkeep.locked_keys(build_context(session, recipes))))
             return Reply(data=LockedKeys(keys=keys), text="\n".join(keys))
-        case ["vendor", *_]:
-            raise UsageError("`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR")
-        case ["keys", *_]:
-            raise UsageError("`keys` takes nothing else", hint="envbuilder cache keys")
+        case ["vendor" | "keys" as word, *_]:
+            takes = {"keys": "nothing else", "vendor": "a recipe and a folder, as `cache vendor cpu DIR`"}[
+                word
+            ]
+            raise UsageError(f"`{word}` takes {takes}")
         case kinds:
-            pass
-    store = open_store(session)
+            store = open_store(session)
     if unknown := next((kind for kind in kinds if kind not in (*KINDS, WORK)), ""):
         near = nearest(unknown, ("vendor", "keys", *KINDS, WORK))
         raise UsageError(f"the cache has no `{unknown}`", hint=f"{near}it has {', '.join((*KINDS, WORK))}")
@@ -89,14 +87,7 @@ def cache(
         hint = f"these are {', '.join(KEYED)}"
         raise UsageError("`--unused` requires `--gc`, and kinds that have an entry for each key", hint=hint)
     if gc:
-        store.sweep()
-    if unused is not None:
-        _pipeline().upkeep.clear_unused(build_context(session, recipes), kinds or KEYED, days=unused)
-    elif gc:
-        named = kinds or [kind for kind in KINDS if kind not in KEPT]
-        if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
-            store.clear(chosen)
-            _pipeline().drop_staged_images(session.environment, store)
+        _pipeline().clear(build_context(session, recipes), kinds, days=unused)
     return _sizes(session, store)
 
 

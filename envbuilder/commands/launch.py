@@ -47,8 +47,9 @@ LocalCopy = Annotated[bool, typer.Option("--local-copy", help=_COPY)]
 _WATCH: Final = "when no rank has written for so long, say who waits for whom"
 Watch = Annotated[float, typer.Option("--watch", metavar="MINUTES", min=0, help=_WATCH)]
 _SMOKE: Final = "check ranks, GPUs and collectives instead of running a program"
-_STRICT: Final = "refuse to start while `exec --writable` has packages in this folder, which no job sees"
-Strict = Annotated[bool, typer.Option("--strict", help=_STRICT)]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="refuse to start while `exec --writable` has packages here")
+]
 SmokeRun = Annotated[bool, typer.Option("--smoke", help=_SMOKE)]
 _COMPARE: Final = "with --smoke: try each transport, and say what works, how fast, and what to set"
 Compare = Annotated[bool, typer.Option("--compare", help=_COMPARE)]

@@ -14,12 +14,12 @@ from typing import Final
 from envbuilder.artifacts.oci.model import Manifest, parse_configuration
 from envbuilder.artifacts.oci.naming import Reference, parse_reference
 from envbuilder.compat.image_facts import PLATFORM, Base, Name
+from envbuilder.compat.inspect_image import OS_RELEASE, inspect_tree, is_wanted
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.errors import ContentError, UsageError
 from envbuilder.init.requests import ImageBase, Requests
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.overlay import DAMAGED, MOST_KEPT, read_members
-from envbuilder.lock.inspect_image import OS_RELEASE, inspect_tree, is_wanted
 from envbuilder.recipe.model import SHAPES
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import read_blob, read_image, stream_blob

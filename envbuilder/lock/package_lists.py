@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.image_facts import Base, suite_of
+from envbuilder.compat.repositories import repositories, tag
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import CommandError, LockError, ToolError
@@ -23,7 +24,6 @@ from envbuilder.core.processor import X86_64, Processor
 from envbuilder.core.spelling import nearest
 from envbuilder.lock.file import known_locked_base, load_lock, lock_path
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.repositories import repositories, tag
 from envbuilder.recipe.model import Recipe
 
 # In a folder with package lists: apt's configuration, the sources whose lists it has, those of security updates alone, and

@@ -20,13 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envbuilder.compat.python_code import holds_recipes
-from envbuilder.core.beneath import FILE_LIMIT, leads_out, open_beneath, read_beneath
-from envbuilder.core.cache import Sha256, Store
-from envbuilder.core.errors import BuildError, LockError, RecipeError
-from envbuilder.core.places import MAX_BYTES
-from envbuilder.lock.model import Lock, SourceFile
-from envbuilder.lock.project_files import (
+from envbuilder.compat.project_files import (
     COMPILED,
     HEADERS,
     Claims,
@@ -35,6 +29,12 @@ from envbuilder.lock.project_files import (
     claims_of_build,
     claims_of_imports,
 )
+from envbuilder.compat.python_code import holds_recipes
+from envbuilder.core.beneath import FILE_LIMIT, leads_out, open_beneath, read_beneath
+from envbuilder.core.cache import Sha256, Store
+from envbuilder.core.errors import BuildError, LockError, RecipeError
+from envbuilder.core.places import MAX_BYTES
+from envbuilder.lock.model import Lock, SourceFile
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Extension, Form
 from envbuilder.recipe.model import SUFFIX, Recipe
 

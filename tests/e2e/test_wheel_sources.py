@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import lock_text
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.load import load
 from tests.support.locks import make_task

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.image_facts import Base, Name
-from envbuilder.lock.repositories import addresses, repositories
+from envbuilder.compat.repositories import addresses, repositories
 from envbuilder.recipe.repository import Repository
 from tests.support import bases
 from tests.support.bases import look

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.changes import check_fresh
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit

@@ -9,8 +9,8 @@ import pytest
 
 from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Fact, Name
+from envbuilder.compat.inspect_image import is_wanted
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.lock.inspect_image import is_wanted
 from envbuilder.sources.installed import RPM, read_dpkg, read_rpm
 from tests.support import bases
 from tests.support.bases import base, look

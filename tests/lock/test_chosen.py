@@ -12,13 +12,13 @@ from urllib.parse import quote
 import pytest
 
 from envbuilder.compat.check import examine, load_tables
+from envbuilder.compat.repositories import addresses
 from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import EnvbuilderError, IncompatibleError
 from envbuilder.lock.changes import check_fresh
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Lock
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve import lock_best
 from envbuilder.lock.resolve.chosen import PackageChoices
 from envbuilder.lock.resolve.context import Task

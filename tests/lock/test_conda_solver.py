@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import zstandard
 
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError
 from envbuilder.lock.changes import check_fresh, diff_locks, locked_packages
 from envbuilder.lock.file import load_lock, lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts, recipe_inputs
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.conda_solver import resolve_conda
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.channels import Conda

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builder.context import RunnerChoice, RunnerName
+from envbuilder.compat.repositories import repositories
 from envbuilder.compat.tables.distribution import load_standalones
 from envbuilder.core.cache import Sha256
 from envbuilder.core.processor import AARCH64, PROCESSORS, X86_64
@@ -16,7 +17,6 @@ from envbuilder.lock.changes import check_fresh, diff_locks
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, Lock, lock_artifacts
 from envbuilder.lock.package_lists import MissedUpdates, missed_updates
-from envbuilder.lock.repositories import repositories
 from envbuilder.lock.resolve import make_target, resolve_interpreter
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.wheels import torch_requirement

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, LockError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.extensions import export_commit, lock_extensions, store_sources
 from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines

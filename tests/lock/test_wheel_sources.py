@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 
 from envbuilder import steps
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.plan.printer.printed import WRITE, Printed, fetch

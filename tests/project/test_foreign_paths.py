@@ -14,7 +14,7 @@ MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for pattern in (
         "builder/extensions/*.py", "builder/recipe_tests.py", "core/archive.py", "layers/import_tree.py", "layers/layer.py", "lock/resolve/extensions.py", "sources/git.py",
-        "lock/source_files.py", "lock/project_files.py", "lock/resolve/project_metadata.py", "lock/resolve/extensions.py",
+        "lock/source_files.py", "compat/project_files.py", "lock/resolve/project_metadata.py", "lock/resolve/extensions.py",
     )
     for path in PACKAGE.glob(pattern)
 )  # fmt: skip
@@ -66,7 +66,7 @@ ALLOWED = {
     ("sources/git.py", "check_out", "mkdir"): FRESH,
     ("lock/source_files.py", "visible", "rglob"): LISTED,
     ("lock/source_files.py", "_visible_names", "iterdir"): LISTED,
-    ("lock/project_files.py", "_searches", "walk"): "a syntax tree",
+    ("compat/project_files.py", "_searches", "walk"): "a syntax tree",
     ("lock/source_files.py", "store_source", "open"): FRESH,
     ("lock/source_files.py", "store_source", "add_artifact"): FRESH,
     ("lock/resolve/extensions.py", "_store_commit", "sha256_file"): "a folder that the user names in ENVBUILDER_FOLDERS",

@@ -13,9 +13,9 @@ import zstandard
 
 from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Base
+from envbuilder.compat.inspect_image import Inside, inspect_tree, is_wanted
 from envbuilder.core.cache import Sha256
 from envbuilder.layers.overlay import Overlay
-from envbuilder.lock.inspect_image import Inside, inspect_tree, is_wanted
 from envbuilder.lock.model import Blob, LockedBase
 
 EPOCH = 1_700_000_000

@@ -14,10 +14,10 @@ from typing import Any
 
 import zstandard
 
+from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import lock_text
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.conda_solver import resolve_conda
 from envbuilder.recipe.load import load
 from tests.support.debs import Member, header, make_tar

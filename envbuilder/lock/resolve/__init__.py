@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from envbuilder.compat.check import examine, load_tables, need_sound
 from envbuilder.compat.context import make_context
 from envbuilder.compat.image_facts import is_version
+from envbuilder.compat.repositories import addresses
 from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.compat.tables.toolkit import Toolkit
@@ -45,7 +46,6 @@ from envbuilder.lock.model import (
     needs_toolkit,
     recipe_inputs,
 )
-from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.chosen import PackageChoices
 from envbuilder.lock.resolve.conda_solver import resolve_conda
 from envbuilder.lock.resolve.context import Judge, LockOptions, ResolveContext, Target, Task

@@ -14,11 +14,11 @@ from typing import Final
 from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
 from envbuilder.artifacts.oci.naming import Reference, names_registry, parse_reference
 from envbuilder.compat.image_facts import PLATFORM
+from envbuilder.compat.inspect_image import Inside, inspect_tree, is_wanted
 from envbuilder.core.cache import save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.file import BASE, kept_folder, recall
-from envbuilder.lock.inspect_image import Inside, inspect_tree, is_wanted
 from envbuilder.lock.model import Blob, LockedBase
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.model import Recipe

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.image_facts import suite_of
+from envbuilder.compat.repositories import TRUSTED, repositories, tag
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import Part
@@ -17,7 +18,6 @@ from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
 from envbuilder.lock.model import Artifact, Artifacts, LockedBase
 from envbuilder.lock.package_lists import find_unlisted, lists_folder, security_updates
-from envbuilder.lock.repositories import TRUSTED, repositories, tag
 from envbuilder.lock.resolve.apt import AptSource, Suite, open_suite
 from envbuilder.lock.resolve.context import ResolveContext, Task
 from envbuilder.recipe.model import Recipe

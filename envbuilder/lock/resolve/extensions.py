@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 
+from envbuilder.compat.repositories import archive_source
 from envbuilder.core.beneath import FILE_LIMIT, read_beneath
 from envbuilder.core.cache import Store, sha256_bytes, sha256_file
 from envbuilder.core.errors import FetchError, LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.process import Runner
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
-from envbuilder.lock.repositories import archive_source
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
 from envbuilder.lock.source_files import own_files, store_source

@@ -6,11 +6,11 @@ from dataclasses import replace
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from envbuilder.compat.repositories import wheel_address
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.model import Artifact, Artifacts
-from envbuilder.lock.repositories import wheel_address
 from envbuilder.lock.resolve.context import Task
 from envbuilder.lock.resolve.held import applies, read_metadata
 from envbuilder.lock.resolve.uv_files import target_tags

@@ -13,10 +13,10 @@ from typing import Final
 
 from envbuilder.artifacts.oci.model import Configuration, load_json
 from envbuilder.compat.image_facts import SUITES, Fact, Name
+from envbuilder.compat.repositories import KEYS, LISTS, inline_keys, read_lists
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.processor import PROCESSORS, X86_64
 from envbuilder.layers.entry import Entry, Kind, follow
-from envbuilder.lock.repositories import KEYS, LISTS, inline_keys, read_lists
 from envbuilder.sources.installed import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
 
 OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
