@@ -72,10 +72,8 @@ def cache(
             keys = tuple(sorted(_pipeline().upkeep.locked_keys(build_context(session, recipes))))
             return Reply(data=LockedKeys(keys=keys), text="\n".join(keys))
         case ["vendor" | "keys" as word, *_]:
-            takes = {"keys": "nothing else", "vendor": "a recipe and a folder, as `cache vendor cpu DIR`"}[
-                word
-            ]
-            raise UsageError(f"`{word}` takes {takes}")
+            usage = {"keys": "envbuilder cache keys", "vendor": "envbuilder cache vendor cpu DIR"}[word]
+            raise UsageError(f"`{word}` takes other words", hint=usage)
         case kinds:
             store = open_store(session)
     if unknown := next((kind for kind in kinds if kind not in (*KINDS, WORK)), ""):
