@@ -16,11 +16,13 @@ Only the standard library, because a build starts it as a program of its own: a 
 namespace.
 """
 
+import contextlib
 import ctypes
 import errno
 import itertools
 import os
 import resource
+import select
 import shutil
 import signal
 import stat
@@ -48,7 +50,7 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE = 1, 2, 4, 32, 40
 _PRIVATE: Final = 1 << 18 | _RECURSIVE
 _SAME_FLAGS: Final = 0xC0F  # flags with the same number in statvfs(3) and mount(2)
 _RELATIVE_TIMES: Final = (4096, 1 << 21)  # ST_RELATIME, MS_RELATIME
-_SET_DEATH_SIGNAL, _SET_DUMPABLE, _SET_SECURE_BITS, _AMBIENT = 1, 4, 28, 47  # prctl(2)
+_SET_DUMPABLE, _SET_SECURE_BITS, _AMBIENT = 4, 28, 47  # prctl(2)
 _NO_FIX, _RAISE, _DAC_OVERRIDE = 4, 2, 1  # SECBIT_NO_SETUID_FIXUP, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE
 _LANDLOCK, _LANDLOCK_VERSION = 444, 2  # landlock_create_ruleset; before 2, no file may get another folder
 
@@ -281,28 +283,41 @@ def _mounter() -> str:
 
 def _mount_layers(words: Sequence[str], *, for_others: bool) -> None:
     """Mount each FILE at its FOLDER in this namespace, until this process ends. Raises OSError, SystemExit."""
-    program, parent = _mounter(), os.getpid()
-    options = "ro,allow_other" if for_others else "ro"
-    waiting: dict[str, tuple[int, int]] = {}  # folder → process, and the file system that is there yet
+    program, options = _mounter(), "ro,allow_other" if for_others else "ro"
+    mounting: dict[str, int] = {}  # folder → process
+    before = {folder: Path(folder).stat().st_dev for folder in words[1::2]}
     for file, folder in zip(words[::2], words[1::2], strict=True):
-        before = Path(folder).stat().st_dev
-        if pid := os.fork():
-            waiting[folder] = pid, before
-            continue
-        try:
-            _checked(_libc.prctl(_SET_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0), "PR_SET_PDEATHSIG")
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(nothing, number)
-            if os.getppid() == parent:
-                os.execv(program, [program, "-f", "-o", options, file, folder])  # noqa: S606
-        finally:
-            os._exit(1)
-    for folder, (pid, before) in waiting.items():
-        while Path(folder).stat().st_dev == before:
+        mounting[folder] = _started(lambda: os.execv(program, [program, "-f", "-o", options, file, folder]))  # noqa: B023, S606
+    # A signal at the death of their parent would not reach them: it has another user by then.
+    this, others = os.pidfd_open(os.getpid()), [os.pidfd_open(pid) for pid in mounting.values()]
+    _started(lambda: _end_after(this, others))
+    for folder, pid in mounting.items():
+        while Path(folder).stat().st_dev == before[folder]:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 raise SystemExit(f"enter_sandbox: `{program}` could not mount `{folder}`")
             time.sleep(0.001)
+
+
+def _started(work: Callable[[], object]) -> int:
+    """Do the work in a new process, which reads and writes nothing. Returns its id."""
+    if pid := os.fork():
+        return pid
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nothing, number)
+        work()
+    finally:
+        os._exit(1)
+
+
+def _end_after(process: int, others: Sequence[int]) -> None:
+    """Wait until a process has ended, then end others. Each is a file descriptor of pidfd_open(2)."""
+    os.setsid()  # not ended with the group of the process
+    select.select([process], [], [])
+    for other in others:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(other, signal.SIGTERM)
 
 
 def _binds(options: Sequence[str]) -> Iterator[tuple[int, bool]]:

@@ -1,6 +1,7 @@
 """The files of layers for programs of a build: mounted for one program, unpacked where that is not possible, gone after it."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from envbuilder.builder.sandbox.layer_folders import LayerFolder, LayerFolders, 
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
-from envbuilder.core.process import ProcessRunner
+from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import Layer, write_layer
 from envbuilder.runners.sandbox import sandbox
+from tests.support.cluster import wait_until
 from tests.support.damage import flip
+from tests.support.workbench import attempt
 
 pytestmark = pytest.mark.programs
 
@@ -53,11 +56,14 @@ def folders(store: Store) -> Iterator[LayerFolders]:
 
 
 def read_in_sandbox(folder: LayerFolder, *names: str) -> str:
+    paths = (f"/tmp/usr/{name}" for name in names)
+    return ProcessRunner(os.environ).run(command_for(folder, "sha256sum", *paths))
+
+
+def command_for(folder: LayerFolder, *argv: str) -> Command:
     options = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     options += ["--ro-bind", folder.path("usr"), "/tmp/usr"]
-    argv = ("sha256sum", *(f"/tmp/usr/{name}" for name in names))
-    command = sandbox(options, argv, why="read", env=(), mounted=mounted([folder]))
-    return ProcessRunner(os.environ).run(command)
+    return sandbox(options, argv, why="read", env=(), mounted=mounted([folder]))
 
 
 def test_a_program_reads_what_the_layer_holds_and_no_mount_is_left(folders: LayerFolders, layer: Layer):
@@ -68,7 +74,24 @@ def test_a_program_reads_what_the_layer_holds_and_no_mount_is_left(folders: Laye
     assert digests == [contents["large"], contents["small"]]
     assert str(folder.place) not in Path("/proc/mounts").read_text()
     assert list(folder.place.iterdir()) == []
+    wait_until("squashfuse has ended", lambda: not still_running(folder.place))
     assert folders.of(layer) is folder
+
+
+def test_a_program_that_is_killed_leaves_no_mount_and_no_process(folders: LayerFolders, layer: Layer):
+    folder = folders.of(layer)
+    command = command_for(folder, "sleep", "60.5")
+    with subprocess.Popen(command.argv, env={"PATH": os.environ["PATH"]}) as process:
+        wait_until("the program runs", lambda: still_running("sleep 60.5", "--exact"))
+        assert "squashfuse" in still_running(folder.place)
+        process.kill()
+    wait_until("squashfuse has ended", lambda: not still_running(folder.place))
+    assert str(folder.place) not in Path("/proc/mounts").read_text()
+
+
+def still_running(words: object, *options: str) -> str:
+    """Return the command lines with these words."""
+    return attempt("pgrep", "--full", "--list-full", *options, words).stdout
 
 
 def digests_of(layer: Layer) -> dict[str, str]:

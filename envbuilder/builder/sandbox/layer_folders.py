@@ -17,7 +17,7 @@ from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
 from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.errors import BuildError, CommandError, SpaceError
 from envbuilder.core.process import Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.layer import Layer, extract, read_manifest
@@ -135,7 +135,7 @@ class LayerFolders:
         )
         try:
             self._runner.run(command)
-        except CommandError:
+        except (CommandError, SpaceError):  # the second where no more namespaces are allowed
             return False
         return True
 
