@@ -27,7 +27,7 @@ from envbuilder.run.devcontainer import image_labels
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
-THREADS: Final = 80  # more than a plan's layers, because one may wait for another
+THREADS: Final = 80  # more than a plan's layers and their folders, because one may wait for another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

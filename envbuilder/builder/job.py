@@ -254,7 +254,7 @@ class StepRunner(Protocol):
         ...
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
-        """Start every layer of the plan. `pool` needs a thread for each layer."""
+        """Start every layer of the plan. `pool` needs a thread for each layer and each folder of one."""
         ...
 
     def commands(self) -> tuple[Command, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.builder.artifacts import THREADS
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, pack_tar, write_folder
 from envbuilder.builder.context import RunnerChoice, RunnerName
@@ -55,7 +56,7 @@ def make(recipe: Path) -> Made:
     run(ENVBUILDER, "lock", recipe)
     console = Listening()
     runner = open_assembly(recipe, console)
-    with ThreadPoolExecutor(16) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         kept = ExtensionBuilder(runner.job, Run(runner.job, pool).root).build()
     return Made(
         {extension.compiled.entry.name: extension for extension in kept},

@@ -131,7 +131,7 @@ class SandboxRunner:
 
 
 class Run:
-    """One run over one plan: a future for each layer."""
+    """One run over one plan: a future for each layer, and for each folder with a layer's files."""
 
     def __init__(self, job: BuildJob, pool: Executor) -> None:
         self._job, self._pool = job, pool
@@ -140,6 +140,7 @@ class Run:
         # has its place.
         self._places = threading.BoundedSemaphore(places(job.limits))
         self._layers: dict[Step, Future[Layer]] = {}
+        self._folders: dict[Step, Future[LayerFolder]] = {}
 
     def start(self, step: Step) -> "Future[Layer]":
         """Start the step's layer once. Returns its future."""
@@ -196,11 +197,15 @@ class Run:
             remove_tree(work / "out")  # before another program begins
 
     def _made(self, steps: Iterable[RootStep]) -> dict[str, LayerFolder]:
-        made = {step.name: self._pool.submit(self._folder, step) for step in steps}
-        return {name: folder.result() for name, folder in made.items()}
+        started = {step.name: self._start_folder(step) for step in steps}
+        return {name: folder.result() for name, folder in started.items()}
 
-    def _folder(self, step: RootStep) -> LayerFolder:
-        return self._job.folders.of(self.start(step).result())
+    def _start_folder(self, step: RootStep) -> "Future[LayerFolder]":
+        with self._guard:
+            if step not in self._folders:
+                layer = self.start(step)  # first, so that it has a thread before who waits for it
+                self._folders[step] = self._pool.submit(lambda: self._job.folders.of(layer.result()))
+            return self._folders[step]
 
 
 def _program_command(
