@@ -136,13 +136,11 @@ class DockerEngine:
         """End the loading of the image, and remove what is loaded and its containers. Later loads and runs of this object fail."""
         self._abandoned.set()
         end = time.monotonic() + PATIENCE
-        idle = self._making.acquire(
-            timeout=PATIENCE
-        )  # an engine that has all pieces names the image before it answers
+        # An engine that has all pieces names the image before it answers.
+        idle = self._making.acquire(timeout=PATIENCE)
         self.drop_staged(name)
-        while (
-            self._is_left(name) and time.monotonic() < end
-        ):  # a container whose removal has begun keeps its image
+        # A container whose removal has begun keeps its image.
+        while self._is_left(name) and time.monotonic() < end:
             time.sleep(0.05)
             self.drop_staged(name)
         if idle:

@@ -80,8 +80,10 @@ def need_space(
     kept += sum(sizes[step].layer for step in made)
 
     def read_of(steps: Collection[Step]) -> float:
-        can_mount = job.folders.can_mount()
-        return sum(sizes[step].layer if can_mount else sizes[step].tree for step in steps_read(job, steps))
+        return sum(
+            sizes[step].layer if job.folders.can_mount() else sizes[step].tree
+            for step in steps_read(job, steps)
+        )
 
     # While layers are made, the files of some at once, and those in which programs run; then those in which extensions compile; then
     # the SIF, and the image beside it.

@@ -50,7 +50,10 @@ def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
 
 
 def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
-    """Return the address of each repository, index, channel and recipe's folder, and of the folder of each archive and wheel, by its source."""
+    """Return the address of each repository, index, channel and recipe's folder, by its source.
+
+    Of an archive or a wheel, it is that of its folder.
+    """
     remote = (extension for extension in recipe.extensions if extension.url)
     archives = {archive_source(extension): f"{extension.url.rpartition('/')[0]}/" for extension in remote}
     folder = recipe.path.parent.absolute()

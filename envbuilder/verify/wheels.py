@@ -302,7 +302,8 @@ def _judge_nccl(torch: Artifact, task: Task, lock: Lock) -> Iterator[Finding]:
             message=f"`import torch` fails: {title} needs {listed(lacking)}, and NCCL {wheel.version} does not define it",
         )  # fmt: skip
     else:
-        log.info("%s fits: it defines the %d functions that %s needs", wheel.filename, len(symbols.nccl if symbols else ()), title)  # fmt: skip
+        count = len(symbols.nccl if symbols else ())
+        log.info("%s fits: it defines the %d functions that %s needs", wheel.filename, count, title)
 
 
 def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
@@ -373,7 +374,8 @@ def _target(task: Task, lock: Lock, torch: TorchSymbols | None) -> WheelTarget:
     return WheelTarget(
         python=recipe.python, machine=target.processor.elf, torch=torch,
         gpus=tuple(tables.gpus.by_name[name].capability for name in recipe.gpus if name in tables.gpus.by_name),
-        glibc="" if target.base else target.distribution.glibc, libstdcxx="" if target.base else _gcc_of(lock), cudas=frozenset(majors) if is_known else None,
+        glibc="" if target.base else target.distribution.glibc, libstdcxx="" if target.base else _gcc_of(lock),
+        cudas=frozenset(majors) if is_known else None,
     )  # fmt: skip
 
 

@@ -90,9 +90,8 @@ class Squashfs:
         self._offset = offset
         self._size = os.fstat(self._descriptor).st_size - offset if size is None else size
         head = _SUPER.unpack(self.read(0, _SUPER.size))
-        magic, _, self.epoch, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[
-            :12
-        ]
+        magic, _, self.epoch, self.block_size, fragments, compressor, *_ = head
+        ids, major, minor, root = head[8:12]
         used, ids_at, xattrs_at, inodes_at, folders_at, fragments_at, exports_at = head[12:]
         if magic != _MAGIC or (major, minor) != (4, 0):
             raise ValueError("it does not start as a squashfs 4.0")

@@ -56,7 +56,8 @@ class LayerFolder:
         if self.file is None:
             path = self.place / name
             return str(path.readlink()) if path.is_symlink() else ""
-        entry = self._entry(name)
+        folder, _, last = name.rpartition("/")
+        entry = self.listing.get(folder, {}).get(last)
         return entry.target if entry and entry.kind is Kind.LINK else ""
 
     def is_folder(self, name: str) -> bool:
@@ -72,10 +73,6 @@ class LayerFolder:
             return sorted(self.listing.get(folder, ()))
         path = self.place / folder
         return sorted(inner.name for inner in path.iterdir()) if path.is_dir() else []
-
-    def _entry(self, name: str) -> Entry | None:
-        folder, _, last = name.rpartition("/")
-        return self.listing.get(folder, {}).get(last)
 
 
 class LayerFolders:

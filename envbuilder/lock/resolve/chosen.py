@@ -46,12 +46,10 @@ if TYPE_CHECKING:
     from envbuilder.sources.fetch.source_client import Index, Listed
 
 log = logging.getLogger(__name__)
-_LIMITS: Final = RequestLimits(
-    window=10.0, answer=30.0, wait=5.0
-)  # another place, or a build, serves as well
-_RELEASES: Final = (
-    6  # of a project that are looked at, the newest first: GitHub answers an address 60 times an hour
-)
+# Another place, or a build, serves as well.
+_LIMITS: Final = RequestLimits(window=10.0, answer=30.0, wait=5.0)
+# Of a project, the newest first, that are looked at: GitHub answers an address 60 times an hour.
+_RELEASES: Final = 6
 _WHEELS: Final = 3  # that are tried
 _Rank = tuple[Version, bool, int]  # of a wheel: the greatest is the best
 _File = tuple[str, str, str]  # name, address, sha256; without an address, an index or a folder has it
