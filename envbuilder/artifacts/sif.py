@@ -2,7 +2,8 @@
 
 Apptainer's own builder writes random identities and the time of day into the file, and removes the old file
 before it starts. The format is that of its `sif` package, version 01: a header of 128 bytes, 48 descriptors
-of 585 bytes, then the data. The file system begins at a multiple of its block size.
+of 585 bytes, then the data. The file system is the first of it and begins at a multiple of 4096, so that it can be written
+before anybody knows the documents behind it.
 """
 
 import contextlib
@@ -12,13 +13,14 @@ import itertools
 import json
 import os
 import struct
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Self
 
 import zstandard
 
@@ -27,6 +29,7 @@ from envbuilder.artifacts.squashfs.reader import Squashfs
 from envbuilder.artifacts.squashfs.writer import (
     SUPER_SIZE,
     ZSTD,
+    GrowingSquashfs,
     Packed,
     Piece,
     SquashfsLayout,
@@ -34,7 +37,7 @@ from envbuilder.artifacts.squashfs.writer import (
     squashfs_epoch,
 )
 from envbuilder.core.budget import DOCUMENT, SIF, need_within
-from envbuilder.core.cache import Sha256, beside, sha256_bytes, sha256_file, space_errors
+from envbuilder.core.cache import Sha256, beside, sha256_bytes, sha256_file, space_errors, sync_file
 from envbuilder.core.errors import BuildError, DamagedError, ForeignError, UsageError, VerifyError
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor
@@ -54,6 +57,8 @@ _MOST_SLOTS: Final = 4096  # that a reader accepts
 _DESCRIPTORS_AT: Final = 4096
 _DATA_AT: Final = _DESCRIPTORS_AT + _SLOTS * _DESCRIPTOR.size
 _ALIGNMENT: Final = 4096
+_SYSTEM_AT: Final = -(-_DATA_AT // _ALIGNMENT) * _ALIGNMENT
+_VIEWS_AT: Final = 1 << 40  # of a SIF in the making: behind any end, in a file that is sparse until then
 _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's number
 _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
@@ -144,6 +149,87 @@ class Sif:
         return b""
 
 
+class SifWriter:
+    """A SIF in the making, in a file of its own: it takes the layers of a build one after the other, while later ones are made.
+
+    Programs of the build can read each layer that is there, see `view`. The same layers give the same bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream: IO[bytes] = path.open("wb")
+        self._stream.seek(_SYSTEM_AT + SUPER_SIZE)
+        self._system = GrowingSquashfs()
+        self._layers: list[Layer] = []
+        self._views = _VIEWS_AT
+        self._is_open = True
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._stream.close()
+
+    def close(self) -> None:
+        """Take no more layers: whoever waits for one is refused."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+    def add(self, layer: Layer) -> None:
+        """Append the contents of the plan's next layer. Raises BuildError for a damaged blob, SpaceError."""
+        packed = _packed(layer)
+        with self._changed:
+            pieces = self._system.add(packed)
+        with space_errors(self.path):
+            self._stream.writelines(_contents(pieces))
+            self._stream.flush()
+        with self._changed:
+            self._layers.append(layer)
+            self._changed.notify_all()
+
+    def view(self, layer: Layer) -> int:
+        """Wait until the layer is there. Return the place in the file at which a squashfs with its files alone begins.
+
+        Raises BuildError if it does not come, OSError where files cannot have a hole of a terabyte.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: layer in self._layers or not self._is_open)
+            if not self._is_open:
+                raise BuildError(f"the build ended before the {layer.name} layer was in its SIF")
+            place, whole = self._views, self._system
+            text = whole.view(read_manifest(layer), at=place - _SYSTEM_AT)
+            os.pwrite(self._stream.fileno(), text, place)
+            self._views += -(-len(text) // _ALIGNMENT) * _ALIGNMENT
+            return place
+
+    def finish(
+        self, *, epoch: int, definition: str, labels: Mapping[str, str], documents: Sequence[Document] = (),
+        processor: Processor = X86_64,
+    ) -> None:  # fmt: skip
+        """Write all that is not contents, with a descriptor for each of the `documents`. It is not on the disk yet, see `seal`."""
+        identity = "\n".join(layer.diff_id for layer in self._layers)
+        system = self._system.finish(epoch)
+        front, tail = _around(
+            system, epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor,
+            identity=identity,
+        )  # fmt: skip
+        with space_errors(self.path):
+            self._stream.write(system.tables + tail)
+            self._stream.truncate()
+            self._stream.seek(0)
+            self._stream.write(front + system.head)
+        self.path.chmod(0o755)
+
+
+def seal(sif: Path) -> SifFacts:
+    """Wait until a new SIF is on the disk, and hash it."""
+    sync_file(sif)
+    return SifFacts(sha256=sha256_file(sif), size=sif.stat().st_size)
+
+
 def write_sif(
     *,
     layers: Sequence[Layer],
@@ -154,21 +240,27 @@ def write_sif(
     documents: Sequence[Document] = (),
     processor: Processor = X86_64,
 ) -> SifFacts:
-    """Write the SIF of the layers, with a descriptor for each of the `documents`. The same layers give the same bytes.
+    """Write the SIF of the layers at once, see `SifWriter`.
 
     The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
-    system = _layout(layers, epoch)
-    return _write_sif(
-        system, out, epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor,
-        identity="\n".join(layer.diff_id for layer in layers),
-    )  # fmt: skip
+    check_place(out)
+    with beside(out) as work, SifWriter(work / "sif") as sif:
+        for layer in layers:
+            sif.add(layer)
+        sif.finish(
+            epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor
+        )
+        facts = seal(sif.path)
+        sif.path.replace(out)
+    return facts
 
 
-def _write_sif(
-    system: SquashfsLayout, out: Path, *, epoch: int, definition: str, labels: Mapping[str, str], identity: str,
+def _around(
+    system: SquashfsLayout, *, epoch: int, definition: str, labels: Mapping[str, str], identity: str,
     documents: Sequence[Document] = (), processor: Processor,
-) -> SifFacts:  # fmt: skip
+) -> tuple[bytes, bytes]:  # fmt: skip
+    """Return the bytes before and behind the file system."""
     text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
     number = uuid.uuid5(_SPACE, "\n".join([identity, str(epoch), definition, text]))
     objects = (
@@ -177,7 +269,7 @@ def _write_sif(
         *documents,
     )
     front = _front(objects, size=system.size, epoch=epoch, identity=number, processor=processor)
-    return _write(out, front, system)
+    return front, b"".join(item.content for item in objects)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,19 +302,12 @@ def read_frame(read: Callable[[int, int], bytes], total: int) -> SifFrame:
 def write_framed_sif(frame: SifFrame, layers: Sequence[Layer], out: Path) -> SifFacts:
     """Write a SIF that was built elsewhere, from its layers and its frame; raises BuildError where they do not belong together."""
     try:
-        system = _layout(layers, squashfs_epoch(frame.head))
+        system = layout_squashfs(list(map(_packed, layers)), epoch=squashfs_epoch(frame.head))
     except (struct.error, LookupError) as error:  # numbers and names that no build lets in
         raise BuildError(f"its layers make no file system: {error}") from error
     if (system.head, system.size) != (frame.head, frame.system_size):
         raise BuildError("its layers do not make its file system")
     return _write(out, frame.front, system, frame.tail)
-
-
-def write_squashfs(layers: Sequence[Layer], out: Path) -> None:
-    """Write the files of layers as a squashfs alone, for programs of a build. Raises BuildError for a damaged blob."""
-    system = _layout(layers, 0)
-    with space_errors(out), out.open("xb") as stream:
-        stream.writelines(itertools.chain((system.head,), _contents(system.pieces), (system.tables,)))
 
 
 def extend_sif(sif: Path, layer: Layer, out: Path, *, labels: Mapping[str, str]) -> SifFacts:
@@ -231,18 +316,18 @@ def extend_sif(sif: Path, layer: Layer, out: Path, *, labels: Mapping[str, str])
     Raises what `opened_sif` raises, and ForeignError for a file system that another program wrote.
     """
     there = read_sif(sif)
-    with opened_sif(sif) as system:
-        below, epoch = _repacked(system, sif, there.system.offset), system.epoch
+    with opened_sif(sif) as whole:
+        below, epoch = _repacked(whole, sif, there.system.offset), whole.epoch
     if below is None:
         hint = "take the SIF that `build` or `pull` made"
         raise ForeignError(f"another program wrote the file system of `{sif}`", hint=hint)
-    above = Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer))
+    system = layout_squashfs([below, _packed(layer)], epoch=epoch)
     identity = f"{there.system.size} {sha256_bytes(there.read(DataType.LABELS))} {layer.diff_id}"
     text = there.read(DataType.DEFINITION).decode(errors="replace")
-    return _write_sif(
-        layout_squashfs([below, above], epoch=epoch), out, epoch=epoch, definition=text, labels=labels,
-        identity=identity, processor=processor_in(sif) or X86_64,
+    front, tail = _around(
+        system, epoch=epoch, definition=text, labels=labels, identity=identity, processor=processor_in(sif) or X86_64
     )  # fmt: skip
+    return _write(out, front, system, tail)
 
 
 def _repacked(system: Squashfs, sif: Path, start: int) -> Packed | None:
@@ -275,14 +360,11 @@ def _repacked(system: Squashfs, sif: Path, start: int) -> Packed | None:
     return Packed(blob=sif, entries=system.entries(threads=1, known=names), blocks=blocks)
 
 
-def _layout(layers: Sequence[Layer], epoch: int) -> SquashfsLayout:
-    packed = [
-        Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer)) for layer in layers
-    ]
-    return layout_squashfs(packed, epoch=epoch)
+def _packed(layer: Layer) -> Packed:
+    return Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer))
 
 
-def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes = b"") -> SifFacts:
+def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes) -> SifFacts:
     check_place(out)
     digest = hashlib.sha256()
     with beside(out) as work, space_errors(out):
@@ -416,14 +498,13 @@ def check_place(out: Path) -> None:
 def _front(
     objects: Sequence[Document], *, size: int, epoch: int, identity: uuid.UUID, processor: Processor
 ) -> bytes:
-    """Return all bytes before the file system, which has `size` bytes."""
+    """Return all bytes before the file system, which has `size` bytes. The objects lie behind it."""
     runs_on = f"{processor.sif}\0".encode()
-    places = list(itertools.accumulate((len(item.content) for item in objects), initial=_DATA_AT))
-    offset = -(-places[-1] // _ALIGNMENT) * _ALIGNMENT
+    *places, end = itertools.accumulate((len(item.content) for item in objects), initial=_SYSTEM_AT + size)
     partition = _PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, runs_on)
     rows = (
-        *((item.data_type, at, len(item.content), item.name, item.extra) for item, at in zip(objects, places, strict=False)),
-        (DataType.PARTITION, offset, size, "rootfs.squashfs", partition),
+        *((item.data_type, at, len(item.content), item.name, item.extra) for item, at in zip(objects, places, strict=True)),
+        (DataType.PARTITION, _SYSTEM_AT, size, "rootfs.squashfs", partition),
     )  # fmt: skip
     descriptors = b"".join(
         _DESCRIPTOR.pack(
@@ -433,10 +514,9 @@ def _front(
     )
     header = _HEADER.pack(
         _LAUNCH, _MAGIC, _VERSION, runs_on, identity.bytes, epoch, epoch,
-        _SLOTS - len(rows), _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, offset + size - _DATA_AT,
+        _SLOTS - len(rows), _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, end - _DATA_AT,
     )  # fmt: skip
-    front = header.ljust(_DESCRIPTORS_AT, b"\0") + descriptors.ljust(_SLOTS * _DESCRIPTOR.size, b"\0")
-    return (front + b"".join(item.content for item in objects)).ljust(offset, b"\0")
+    return (header.ljust(_DESCRIPTORS_AT, b"\0") + descriptors).ljust(_SYSTEM_AT, b"\0")
 
 
 def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:

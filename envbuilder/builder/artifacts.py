@@ -1,7 +1,7 @@
-"""Layers → artifacts: run the steps, then write the OCI layout and the SIF from the same layers.
+"""Layers → artifacts: run the steps, and write the OCI layout and the SIF from the same layers.
 
-The image's blobs are hard links to the layers, and the SIF is a copy of their bytes, so both take little time after the last layer.
-Meanwhile, the image is loaded into the Docker engine.
+The image's blobs are hard links to the layers. The SIF is a copy of their bytes: each layer's once those below it are there, while later
+ones are made. So both take little time after the last layer. Meanwhile, the image is loaded into the Docker engine.
 """
 
 import threading
@@ -10,13 +10,14 @@ from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from envbuilder.artifacts.oci.layout import Layout, write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
-from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
+from envbuilder.artifacts.sif import DataType, Document, SifFacts, SifWriter
 from envbuilder.builder.context import worker_threads
+from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.job import BuildJob, StepRunner, record_key
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
@@ -32,11 +33,23 @@ THREADS: Final = 80  # more than a plan's layers and their folders, because one 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:
-    """An image and a SIF under temporary names, with their record and layers."""
+    """An image and a SIF under temporary names, with their layers."""
 
-    record: Record
     layout: Layout
     layers: tuple[Layer, ...]
+
+    def record(self, plan: Plan, sif: SifFacts) -> Record:
+        """Return the record of their build."""
+        labels = dict(plan.runtime.labels)
+        return Record(
+            key=record_key(plan),
+            recipe=labels[RECIPE_LABEL].removeprefix("sha256:"),
+            lock=labels[LOCK_LABEL].removeprefix("sha256:"),
+            manifest=self.layout.manifest.digest,
+            sif=sif.sha256,
+            sif_size=sif.size,
+            content_size=sum(layer.content_size for layer in self.layers),
+        )
 
 
 class Background:
@@ -106,35 +119,46 @@ class ImageLoader:
 def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -> Artifacts:
     """Make every layer that the store lacks, then both artifacts in the existing folder of `outputs`."""
     job = runner.job
-    with worker_threads(THREADS, job.runner) as pool:
-        pending = runner.start(pool)
-        layers = wait_for_layers(pending, first_done=lambda layers: loader.load_first(job, layers))
-    job.folders.close()  # the SIF takes as much
-    check_disjoint(layers, among=[step.name for step in job.plan.environment])
-    with job.console.step("write the OCI layout"):
-        layout = write_image(job.plan, layers, outputs.image, name=outputs.image_name)
-    loader.load_image(layout)
-    with job.console.step("write the SIF"):
-        facts = _write_sif(job.plan, outputs, layers)
-    labels = dict(job.plan.runtime.labels)
-    record = Record(
-        key=record_key(job.plan),
-        recipe=labels[RECIPE_LABEL].removeprefix("sha256:"),
-        lock=labels[LOCK_LABEL].removeprefix("sha256:"),
-        manifest=layout.manifest.digest,
-        sif=facts.sha256,
-        sif_size=facts.size,
-        content_size=sum(layer.content_size for layer in layers),
-    )
-    return Artifacts(record=record, layout=layout, layers=layers)
+    with worker_threads(THREADS, job.runner) as pool, SifWriter(outputs.sif) as sif:
+        pending = runner.start(pool, sif)
+        filled = pool.submit(fill, sif, pending, job.blobs)
+        layers = wait_for_layers(pending, filled, first_done=lambda layers: loader.load_first(job, layers))
+        job.folders.close()
+        check_disjoint(layers, among=[step.name for step in job.plan.environment])
+        with job.console.step("write the OCI layout"):
+            layout = write_image(job.plan, layers, outputs.image, name=outputs.image_name)
+        loader.load_image(layout)
+        with job.console.step("write the SIF"):
+            filled.result()
+            _finish_sif(sif, job.plan, layers)
+    return Artifacts(layout=layout, layers=layers)
+
+
+def fill(sif: SifWriter, pending: Sequence["Future[Layer]"], blobs: HashedBlobs) -> None:
+    """Put the layers into the SIF as they are made. Raises BuildError for a damaged blob, SpaceError, what a layer's maker raises."""
+    try:
+        for made in pending:
+            layer = made.result()
+            blobs.need_right(layer)
+            sif.add(layer)
+    except BaseException:
+        sif.close()  # programs wait for its layers
+        raise
 
 
 def wait_for_layers(
-    layers: Sequence["Future[Layer]"], *, first_done: Callable[[tuple[Layer, ...]], None]
+    layers: Sequence["Future[Layer]"],
+    filled: "Future[None]",
+    *,
+    first_done: Callable[[tuple[Layer, ...]], None],
 ) -> tuple[Layer, ...]:
-    """Return every layer. Calls `first_done` with the first ones, whenever more are done. Raises the first failure at once."""
+    """Return every layer. Calls `first_done` with the first ones, whenever more are done. Raises the first failure at once.
+
+    `filled` is other work, whose failure counts too.
+    """
     count = 0
-    for done in as_completed(layers):
+    every: tuple[Future[Any], ...] = (*layers, filled)
+    for done in as_completed(every):
         done.result()
         first = tuple(layer.result() for layer in takewhile(Future.done, layers))
         if count < len(first) < len(layers):
@@ -152,12 +176,10 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str)
     )
 
 
-def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
+def _finish_sif(sif: SifWriter, plan: Plan, layers: Sequence[Layer]) -> None:
     texts = read_files(layers[-1], {SBOM, PROVENANCE})
     kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
-    return write_sif(
-        layers=layers,
-        out=outputs.sif,
+    sif.finish(
         epoch=plan.epoch,
         definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
         labels=dict(plan.runtime.labels),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zstandard
 
 from envbuilder import __version__, steps
+from envbuilder.artifacts.sif import SifWriter
 from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.sandbox.layer_folders import LayerFolders
 from envbuilder.core.cache import (
@@ -161,7 +162,7 @@ class BuildJob:
     @functools.cached_property
     def folders(self) -> LayerFolders:
         """The files of layers for programs, until it is closed."""
-        return LayerFolders(self.store, self.blobs, self.runner, self.console)
+        return LayerFolders(self.store, self.runner, self.console)
 
     def missing(self) -> tuple[Step, ...]:
         """Return the steps whose layers are not in the store. Damaged ones are named."""
@@ -253,8 +254,8 @@ class StepRunner(Protocol):
         """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the runner cannot build."""
         ...
 
-    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
-        """Start every layer of the plan. `pool` needs a thread for each layer and each folder of one."""
+    def start(self, pool: Executor, sif: SifWriter) -> "tuple[Future[Layer], ...]":
+        """Start every layer of the plan. `pool` needs a thread for each layer and each folder of one. Programs may read from `sif`."""
         ...
 
     def commands(self) -> tuple[Command, ...]:

@@ -17,13 +17,14 @@ from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.oci import layout as oci
 from envbuilder.artifacts.outputs import (
     Outputs,
+    Record,
     drop_rejected,
     load_record,
     read_record,
     rejected,
     versions_to_keep,
 )
-from envbuilder.artifacts.sif import opened_sif
+from envbuilder.artifacts.sif import opened_sif, seal
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.builder import upkeep
 from envbuilder.builder.artifacts import Artifacts, ImageLoader, build_artifacts
@@ -203,7 +204,7 @@ def _locked_context(
 
 
 # Both artifacts, the loading of the image, and what the checks of the verified artifacts found.
-_Verified: TypeAlias = tuple[Artifacts, ImageLoader, tuple[Future[tuple[Finding, ...]], ...]]
+_Verified: TypeAlias = tuple[Artifacts, Record, ImageLoader, tuple[Future[tuple[Finding, ...]], ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,14 +223,14 @@ class _Build:
         outputs, docker = self.outputs, self.docker
         with contextlib.closing(self.runner.job.folders), beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
-            built, loading, checks = self._make_verified(staged)
+            built, record, loading, checks = self._make_verified(staged)
             loading.finish()
             with self._keep_rejected(staged):
                 findings = tuple(finding for check in checks for finding in check.result())
             outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
             keep = versions_to_keep(self.context.environment)
-            history.install(staged.sif, outputs.sif, built.record.sif, keep)
+            history.install(staged.sif, outputs.sif, record.sif, keep)
         if docker:
             docker.load(layout, name=outputs.image_name, console=self.context.console)
         upkeep.mark_used(self.runner.job)
@@ -237,9 +238,8 @@ class _Build:
         share(self.runner.job)
         image = outputs.image_name if docker else ""
         tested = passed_tests(self.recipe, image=bool(image), findings=findings)
-        record = replace(built.record, tested=tested)
         return BuildResult(
-            outputs=outputs, record=record, done=True, image=image, findings=findings,
+            outputs=outputs, record=replace(record, tested=tested), done=True, image=image, findings=findings,
             runs_here=self.recipe.processor is own_processor(),
         )  # fmt: skip
 
@@ -282,12 +282,18 @@ class _Build:
         loading = ImageLoader(self.docker, self.outputs.image_name, console)
         self.runner.job.blobs.look(self.runner.job.layers())
         built = build_artifacts(self.runner, staged, loading)
-        with worker_threads(3, self.context.runner) as pool:
+        with worker_threads(4, self.context.runner) as pool:
+            sealed = pool.submit(seal, staged.sif)
             imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
             entries = self._verify(staged, built)
             complete = pool.submit(self._find_missing_libraries, staged, entries)
             tested = pool.submit(lambda: self._run_tests(staged, loading.finish()))
-        return built, loading, (complete, imported, tested)
+        return (
+            built,
+            built.record(self.runner.job.plan, sealed.result()),
+            loading,
+            (complete, imported, tested),
+        )
 
     def _verify(self, staged: Outputs, built: Artifacts) -> tuple[Entry, ...]:
         """Return the paths of the SIF. Raise VerifyError unless both artifacts are what the layers promise."""

@@ -179,11 +179,11 @@ def _programs_in(
 ) -> Iterator[tuple[Callable[[Sequence[str]], Completed], Surroundings]]:
     """Yield a function that runs a command in the SIF, and its surroundings with an empty folder: packages are foreign code.
 
-    Without an Apptainer that works, and for another processor, the command runs in the SIF's layers, by the sandbox of builds.
+    Without an Apptainer that works, and for another processor, the sandbox of builds runs the command in the SIF's files.
     """
     with contextlib.ExitStack() as stack:
         around = probe_alone(stack.enter_context(job.store.workspace()))
-        root = functools.cache(lambda: _layers_in_one(job, fetcher))
+        root = functools.cache(lambda: _files_of(sif, job, fetcher))
 
         def run(argv: Sequence[str]) -> Completed:
             if emulation(job):
@@ -199,13 +199,13 @@ def _programs_in(
         yield run, around
 
 
-def _layers_in_one(job: BuildJob, fetcher: Fetcher) -> LayerFolder:
-    """Return the files of all layers. Raises ToolError if one is not in the store or no sandbox works."""
+def _files_of(sif: Path, job: BuildJob, fetcher: Fetcher) -> LayerFolder:
+    """Return the files of the SIF. Raises ToolError if one of its layers is not in the store or no sandbox works."""
     layers = job.layers()
     if len(layers) < len(job.keys):
         raise ToolError("a layer is not in the cache")
     open_sandbox(job.store, fetcher, job.runner, job.console.step)
-    folder = job.folders.of(*layers)
+    folder = job.folders.of_sif(sif, layers)
     for name in _MOUNTED:
         if folder.file is None:
             folder_beneath(folder.place, name)  # a layer may have a link there
@@ -219,7 +219,7 @@ def _run_in_layers(folder: LayerFolder, argv: Sequence[str], job: BuildJob) -> C
     variables = {"HOME": TEMPORARY, "LANG": "C.UTF-8"} | FIXED_ENV | dict(job.plan.runtime.env)
     by = emulation(job)
     command = sandbox(
-        options, argv, why="run a program in the SIF's layers", env=tuple(variables.items()), cwd=TEMPORARY,
+        options, argv, why="run a program in the SIF's files", env=tuple(variables.items()), cwd=TEMPORARY,
         emulation=by.words() if by else (), mounted=mounted((folder,)), merged=True,
     )  # fmt: skip
     try:

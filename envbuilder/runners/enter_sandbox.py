@@ -1,10 +1,10 @@
 """Start bubblewrap with nothing of whoever builds: no variables, no root, and a filter of system calls.
 
-    enter_sandbox.py [--layers [FILE FOLDER]… --] [MACHINE EMULATOR [OVER BELOW]…] -- OPTION… -- PROGRAM [ARGUMENT]…
+    enter_sandbox.py [--layers [FILE OFFSET FOLDER]… --] [MACHINE EMULATOR [OVER BELOW]…] -- OPTION… -- PROGRAM [ARGUMENT]…
     enter_sandbox.py --emulate MACHINE EMULATOR [OVER BELOW]… -- PROGRAM [ARGUMENT]…
 
-OPTIONs are bubblewrap's. Each FILE is a squashfs, which squashfuse mounts at the empty FOLDER for this program alone. MACHINE and what
-follows it are for programs of another processor. The second form starts a program that knows those of another processor, without a
+OPTIONs are bubblewrap's. Each FILE has a squashfs at byte OFFSET, which squashfuse mounts at the empty FOLDER for this program alone.
+MACHINE and what follows it are for programs of another processor. The second form starts a program that knows those of another processor, without a
 sandbox.
 
 A sandbox that root starts would run as the machine's root, who owns files of the kernel such as
@@ -285,9 +285,10 @@ def _mount_layers(words: Sequence[str], *, for_others: bool) -> None:
     """Mount each FILE at its FOLDER in this namespace, until this process ends. Raises OSError, SystemExit."""
     program, options = _mounter(), "ro,allow_other" if for_others else "ro"
     mounting: dict[str, int] = {}  # folder → process
-    before = {folder: Path(folder).stat().st_dev for folder in words[1::2]}
-    for file, folder in zip(words[::2], words[1::2], strict=True):
-        mounting[folder] = _started(lambda: os.execv(program, [program, "-f", "-o", options, file, folder]))  # noqa: B023, S606
+    before = {folder: Path(folder).stat().st_dev for folder in words[2::3]}
+    for file, offset, folder in zip(words[::3], words[1::3], words[2::3], strict=True):
+        command = [program, "-f", "-o", f"{options},offset={offset}", file, folder]
+        mounting[folder] = _started(lambda: os.execv(program, command))  # noqa: B023, S606
     # A signal at the death of their parent would not reach them: it has another user by then.
     this, others = os.pidfd_open(os.getpid()), [os.pidfd_open(pid) for pid in mounting.values()]
     _started(lambda: _end_after(this, others))

@@ -32,9 +32,10 @@ class Mount:
 
 
 class Mounted(NamedTuple):
-    """A squashfs, and the empty folder at which a sandbox has its files."""
+    """A squashfs in a file, from a place of it on, and the empty folder at which a sandbox has its files."""
 
     file: Path
+    offset: int
     folder: Path
 
 
@@ -58,7 +59,7 @@ def sandbox(
     """
     rights = (word for name in capabilities for word in ("--cap-add", name))
     variables = (word for name, value in env for word in ("--setenv", name, value))
-    layers = (LAYERS, *(str(path) for pair in mounted for path in pair), "--") if mounted else ()
+    layers = (LAYERS, *(str(word) for each in mounted for word in each), "--") if mounted else ()
     words = (
         sys.executable, "-I", str(PROGRAM), *layers, *emulation, "--",
         *_OWN, "--uid", user, "--gid", user, "--cap-drop", "ALL", *rights, *options, *variables, "--chdir", cwd, "--", *argv,

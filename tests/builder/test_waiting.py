@@ -3,6 +3,7 @@
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, current_thread
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,12 @@ def layer(folder: Path, name: str) -> Layer:
     return write_layer(name=name, tree=folder / name, folder=folder / f"{name}-layer", epoch=0, threads=1)
 
 
+def done(result: Any) -> Future[Any]:
+    future = Future[Any]()
+    future.set_result(result)
+    return future
+
+
 def test_the_first_layers_are_reported_before_the_others_exist(tmp_path: Path) -> None:
     made = [layer(tmp_path, name) for name in ("os", "python", "cuda", "runtime")]
     pending = [Future[Layer]() for _ in made]
@@ -27,15 +34,17 @@ def test_the_first_layers_are_reported_before_the_others_exist(tmp_path: Path) -
             pending[number].set_result(made[number])
 
     pending[0].set_result(made[0])
-    assert wait_for_layers(pending, first_done=tell) == tuple(made)
+    assert wait_for_layers(pending, done(None), first_done=tell) == tuple(made)
     assert told == [tuple(made[:1]), tuple(made[:3])]
 
 
-def test_a_failure_does_not_wait_for_the_other_work() -> None:
-    never, fails = Future[Layer](), Future[Layer]()
+@pytest.mark.parametrize("is_a_layer", [True, False])
+def test_a_failure_does_not_wait_for_the_other_work(is_a_layer: bool) -> None:
+    never, fails = Future[Any](), Future[Any]()
     fails.set_exception(BuildError("broken"))
+    layers, filled = ([never, fails], never) if is_a_layer else ([never], fails)
     with pytest.raises(BuildError, match="broken"):
-        wait_for_layers([never, fails], first_done=lambda _: None)
+        wait_for_layers(layers, filled, first_done=lambda _: None)
 
 
 def test_work_in_the_background_is_done_in_its_order() -> None:

@@ -25,7 +25,7 @@ _VERSION: Final = (4, 0)
 ZSTD: Final = 6
 _NO_XATTRS: Final = 0x0200
 _NONE_32: Final = 0xFFFFFFFF
-_NONE_64: Final = 0xFFFFFFFFFFFFFFFF
+_NONE_64: Final = 0xFFFFFFFFFFFFFFFF  # also the mask of the numbers that places are
 _META: Final = 8192  # bytes that a metadata block unpacks to
 _RAW_META: Final = 0x8000  # set in a metadata block's length: stored as it is
 _RAW_DATA: Final = 1 << 24  # the same for data blocks
@@ -93,18 +93,53 @@ class _Where:
 def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> SquashfsLayout:
     """Lay out the file system of all paths of the layers. The same layers give the same bytes.
 
-    No path may be in two layers, but folders. A missing parent becomes a folder of root with mode 0755. A hard
-    link becomes a file of its own that shares the content. Raises BuildError for entries that the
-    file system cannot hold.
+    Raises BuildError for entries that the file system cannot hold.
     """
-    contents = _Contents()
+    growing = GrowingSquashfs()
     for layer in layers:
-        contents.add(layer)
-    entries = {entry.path: entry for layer in layers for entry in layer.entries}
-    for path in list(entries):
-        while path and (path := path.rpartition("/")[0]) not in entries:  # upwards
-            entries[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, mtime=epoch)
-    return _Tables(entries, contents).lay_out(epoch)
+        growing.add(layer)
+    return growing.finish(epoch)
+
+
+class GrowingSquashfs:
+    """Lays out a file system whose layers come one after the other.
+
+    No path may be in two layers, but folders. A missing parent becomes a folder of root with mode 0755. A hard
+    link becomes a file of its own that shares the content.
+    """
+
+    def __init__(self) -> None:
+        self._contents = _Contents()
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, layer: Packed) -> tuple[Piece, ...]:
+        """Give the contents of a layer their places. Return the pieces that come next in the file."""
+        first = len(self._contents.pieces)
+        self._contents.add(layer)
+        self._entries |= {entry.path: entry for entry in layer.entries}
+        return tuple(self._contents.pieces[first:])
+
+    def finish(self, epoch: int) -> SquashfsLayout:
+        """Return the layout with all layers. Raises BuildError for entries that the file system cannot hold."""
+        return _Tables(_with_parents(self._entries, epoch), self._contents).lay_out(epoch)
+
+    def view(self, entries: Iterable[Entry], *, at: int) -> bytes:
+        """Return a file system with these paths of layers that were added, to lie `at` bytes behind the head of the whole one.
+
+        It has no contents of its own. The places of contents are counted from its head, modulo 2^64: readers add the place
+        of the head to each, which leads back to the contents before it.
+        """
+        seen = _Tables(_with_parents({entry.path: entry for entry in entries}, 0), self._contents, at=at)
+        layout = seen.lay_out(0)
+        return layout.head + layout.tables
+
+
+def _with_parents(entries: dict[str, Entry], epoch: int) -> dict[str, Entry]:
+    whole = dict(entries)
+    for path in entries:
+        while path and (path := path.rpartition("/")[0]) not in whole:  # upwards
+            whole[path] = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, mtime=epoch)
+    return whole
 
 
 def squashfs_epoch(head: bytes) -> int:
@@ -118,10 +153,12 @@ class _Contents:
     def __init__(self) -> None:
         self.at = _SUPER.size
         self.pieces: list[Piece] = []
+        self._first = 0  # piece of the layer that came last
         self.fragments: list[tuple[int, int]] = []  # start, and the length as a squashfs encodes it
         self.files: dict[str, _Where] = {}
 
     def add(self, layer: Packed) -> None:
+        self._first = len(self.pieces)
         first = len(self.fragments)
         self.fragments += [(0, 0)] * len(layer.blocks.fragments)
         parts: list[tuple[tuple[Frame, ...], int | str]] = [
@@ -145,10 +182,10 @@ class _Contents:
             self.pieces.append(Piece(blob=blob, at=at, length=plain))
             self.at += plain
             return plain | _RAW_DATA
-        last = self.pieces[-1] if self.pieces else None
+        last = self.pieces[-1] if len(self.pieces) > self._first else None
         if length >= plain:  # readers reject a block that is longer than its content
             self.pieces.append(Piece(blob=blob, at=at, length=length, plain=plain))
-        elif last and not last.plain and last.blob == blob and last.at + last.length == at:
+        elif last and not last.plain and last.at + last.length == at:
             self.pieces[-1] = Piece(blob=blob, at=last.at, length=last.length + length)
         else:
             self.pieces.append(Piece(blob=blob, at=at, length=length))
@@ -193,10 +230,15 @@ _Folder: TypeAlias = tuple[Entry, list[tuple[bytes, Entry]]]
 
 
 class _Tables:
-    """The inodes and folders. A folder's files come first, then its list, then the folder; the root is last."""
+    """The inodes and folders. A folder's files come first, then its list, then the folder; the root is last.
 
-    def __init__(self, entries: dict[str, Entry], contents: _Contents) -> None:
+    They lie behind the contents, or behind a head that is `at` bytes behind that of the contents.
+    """
+
+    def __init__(self, entries: dict[str, Entry], contents: _Contents, *, at: int = 0) -> None:
         self._contents = contents
+        self._head = at
+        self._at = _SUPER.size if at else contents.at
         self._folders = _folders(entries)
         order = [entry for folder in self._folders for entry in _of(folder)]
         self._numbers = {entry.path: number for number, entry in enumerate(order, 1)}
@@ -214,16 +256,18 @@ class _Tables:
         tables = bytearray()
         starts: list[int] = []
         for part in (self._inodes, self._lists):
-            starts.append(self._contents.at + len(tables))
+            starts.append(self._at + len(tables))
             tables += part.finish()
-        fragments = (_FRAGMENT.pack(start, length, 0) for start, length in self._contents.fragments)
+        fragments = (
+            _FRAGMENT.pack(self._seen(start), length, 0) for start, length in self._contents.fragments
+        )
         starts += [
             self._indexed(tables, fragments) if self._contents.fragments else _NONE_64,
             self._indexed(tables, map(_WORD.pack, self._ids)),
             self._write_xattrs(tables) if self._xattrs else _NONE_64,
         ]
         inodes, lists, fragments_at, ids, xattrs = starts
-        used = self._contents.at + len(tables)
+        used = self._at + len(tables)
         block, offset = self._places[""]
         head = _SUPER.pack(
             _MAGIC, len(self._numbers), epoch, BLOCK_SIZE, len(self._contents.fragments),
@@ -235,15 +279,19 @@ class _Tables:
             head=head,
             pieces=tuple(self._contents.pieces),
             tables=bytes(tables),
-            size=self._contents.at + len(tables),
+            size=self._at + len(tables),
         )
+
+    def _seen(self, place: int) -> int:
+        """Return the place of a content as seen from the head."""
+        return place - self._head & _NONE_64
 
     def _indexed(self, tables: bytearray, records: Iterable[bytes], head: bytes = b"") -> int:
         """Add a table of metadata blocks and its index, which begins with `head`; return the place of the index."""
         part = _Metadata()
         for record in records:
             part.add(record)
-        base = self._contents.at + len(tables)
+        base = self._at + len(tables)
         tables += part.finish() + head
         tables += b"".join(_QUAD.pack(base + start) for start in part.starts)
         return base + len(part.packed)
@@ -258,11 +306,12 @@ class _Tables:
     def _file(self, entry: Entry) -> tuple[int, bytes]:
         where = self._contents.files[entry.sha256] if entry.size else _Where()
         blocks = struct.pack(f"<{len(where.blocks)}I", *where.blocks)
-        if entry.xattrs or max(where.start, entry.size) > _NONE_32:
+        start = self._seen(where.start) if where.blocks else 0
+        if entry.xattrs or max(start, entry.size) > _NONE_32:
             xattr = self._xattr(entry)
-            head = _LONG_FILE.pack(where.start, entry.size, 0, 1, where.fragment, where.offset, xattr)
+            head = _LONG_FILE.pack(start, entry.size, 0, 1, where.fragment, where.offset, xattr)
             return _TYPES[Kind.FILE] + _LONG, head + blocks
-        return _TYPES[Kind.FILE], _FILE.pack(where.start, where.fragment, where.offset, entry.size) + blocks
+        return _TYPES[Kind.FILE], _FILE.pack(start, where.fragment, where.offset, entry.size) + blocks
 
     def _link(self, entry: Entry) -> tuple[int, bytes]:
         if entry.kind is not Kind.LINK:
@@ -325,7 +374,7 @@ class _Tables:
                 pairs.add(data)
                 size += len(data)
             records.append(_XATTRS.pack(block << 16 | offset, len(xattrs), size))
-        pairs_at = self._contents.at + len(tables)
+        pairs_at = self._at + len(tables)
         tables += pairs.finish()
         return self._indexed(tables, records, head=_XATTRS.pack(pairs_at, len(records), 0))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from envbuilder import steps
 from envbuilder.artifacts.oci.layout import read_layout
+from envbuilder.artifacts.sif import SifWriter
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.buildx import DOCKERFILE
 from envbuilder.builder.buildkit.uv_program import fetch_uv, uv_program
@@ -47,7 +48,7 @@ class BuildKitRunner:
         """Return every input if BuildKit has a layer to make: its cache may lack any stage; and what runs the tests for Arm."""
         return (*(self.job.plan.artifacts if self.wanted() else ()), *missing_tools(self.job))
 
-    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
+    def start(self, pool: Executor, sif: SifWriter) -> "tuple[Future[Layer], ...]":  # noqa: ARG002 - BuildKit reads no SIF
         """Start every layer of the plan."""
         make_tools(self.job)
         made = pool.submit(self._make_layers)

@@ -1,20 +1,19 @@
-"""What the programs of a build run in: the files of layers, read out of their blobs.
+"""What the programs of a build run in: the files of layers, read out of the SIF that the build makes.
 
-A layer's files are a squashfs made of the blob's own frames, which `enter_sandbox.py` mounts for one program. So nothing is unpacked,
-and no mount outlives its program. Where this machine mounts none, the files are unpacked. Either way they go with the build.
+A layer's files are a view of the SIF (see `SifWriter.view`), which `enter_sandbox.py` mounts for one program. So nothing is unpacked or
+copied for it, and no mount outlives its program. Where this machine mounts none, the files are unpacked, and go with the build.
 """
 
 import contextlib
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Final, TypeAlias
 
-from envbuilder.artifacts.sif import write_squashfs
+from envbuilder.artifacts.sif import SifWriter, read_sif
 from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
-from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -35,7 +34,8 @@ class LayerFolder:
     """A folder that a sandbox has files from: one of this machine, or the place at which it mounts a squashfs."""
 
     place: Path
-    file: Path | None = None  # the squashfs
+    file: Path | None = None  # that holds the squashfs
+    offset: int = 0  # at which it begins there
     listing: Listing = field(default_factory=dict, compare=False, repr=False)  # of the squashfs
 
     def path(self, name: str) -> str:
@@ -78,8 +78,8 @@ class LayerFolder:
 class LayerFolders:
     """The folders of one build, each made when a program needs it. `close` removes them."""
 
-    def __init__(self, store: Store, blobs: HashedBlobs, runner: Runner, console: Console) -> None:
-        self._store, self._blobs, self._runner, self._console = store, blobs, runner, console
+    def __init__(self, store: Store, runner: Runner, console: Console) -> None:
+        self._store, self._runner, self._console = store, runner, console
         self._guard = threading.RLock()
         self._can_mount: bool | None = None
         self._begin()
@@ -90,14 +90,21 @@ class LayerFolders:
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._made: dict[str, LayerFolder] = {}
 
-    def of(self, *layers: Layer) -> LayerFolder:
-        """Return the folder with the files of these layers. Raises BuildError for a damaged blob, SpaceError."""
+    def of(self, layer: Layer, sif: SifWriter) -> LayerFolder:
+        """Return the folder with a layer's files, once the SIF has it. Raises BuildError if the SIF does not get it, SpaceError."""
+        return self._once((layer,), lambda: (sif.path, sif.view(layer)))
+
+    def of_sif(self, sif: Path, layers: Sequence[Layer]) -> LayerFolder:
+        """Return the folder with the files of a SIF, which has these layers. Raises what `read_sif` raises, BuildError, SpaceError."""
+        return self._once(layers, lambda: (sif, read_sif(sif).system.offset))
+
+    def _once(self, layers: Sequence[Layer], find: Callable[[], tuple[Path, int]]) -> LayerFolder:
         key = sha256_text(" ".join(layer.digest for layer in layers))
         with self._guard:
             lock = self._locks[key]
         with lock:
             if key not in self._made:
-                self._made[key] = self._make(layers, self._workspace() / key)
+                self._made[key] = self._make(layers, self._workspace() / key, find)
             return self._made[key]
 
     def close(self) -> None:
@@ -128,7 +135,7 @@ class LayerFolders:
             ("/bin/ls", f"{_TRIAL}/seen"),
             why="mount a squashfs",
             env=(),
-            mounted=(Mounted(file, place),),
+            mounted=(Mounted(file, 0, place),),
         )
         try:
             self._runner.run(command)
@@ -141,24 +148,25 @@ class LayerFolders:
             self._work = self._work or self._stack.enter_context(self._store.workspace())
             return self._work
 
-    def _make(self, layers: tuple[Layer, ...], folder: Path) -> LayerFolder:
+    def _make(
+        self, layers: Sequence[Layer], folder: Path, find: Callable[[], tuple[Path, int]]
+    ) -> LayerFolder:
+        if self.can_mount():
+            with contextlib.suppress(OSError):  # the SIF's file system has no place for views
+                file, offset = find()
+                folder.mkdir()
+                return LayerFolder(place=folder, file=file, offset=offset, listing=_list(layers))
         name = layers[0].name if len(layers) == 1 else "SIF's"
-        if not self.can_mount():
-            with self._console.step(f"unpack the {name} layer"):
-                for layer in layers:
-                    extract(layer, folder)
-            return LayerFolder(place=folder)
-        for layer in layers:
-            self._blobs.need_right(layer)
-        file = folder.with_name(f"{folder.name}.squashfs")
-        folder.mkdir()
-        write_squashfs(layers, file)
-        return LayerFolder(place=folder, file=file, listing=_list(layers))
+        with self._console.step(f"unpack the {name} layer"):
+            for layer in layers:
+                extract(layer, folder)
+        return LayerFolder(place=folder)
 
 
 def mounted(folders: Iterable[LayerFolder]) -> tuple[Mounted, ...]:
     """Return what a sandbox mounts to have these folders."""
-    return tuple(Mounted(folder.file, folder.place) for folder in dict.fromkeys(folders) if folder.file)
+    kept = dict.fromkeys(folders)
+    return tuple(Mounted(folder.file, folder.offset, folder.place) for folder in kept if folder.file)
 
 
 def _list(layers: Iterable[Layer]) -> Listing:

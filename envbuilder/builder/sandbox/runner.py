@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from envbuilder.artifacts.sif import SifWriter
 from envbuilder.builder.extensions.built_wheels import built_wheels, wheel_commands
 from envbuilder.builder.extensions.compile import (
     ExtensionBuilder,
@@ -124,17 +125,17 @@ class SandboxRunner:
             yield from (outside_command(part, WORK / part.name) for part in outside)
             yield _program_command(step, job, folders(lower_steps(step, job.plan)), WORK)
 
-    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
+    def start(self, pool: Executor, sif: SifWriter) -> "tuple[Future[Layer], ...]":
         make_tools(self.job)
-        run = Run(self.job, pool)
+        run = Run(self.job, pool, sif)
         return tuple(run.start(step) for step in self.job.plan.steps)
 
 
 class Run:
     """One run over one plan: a future for each layer, and for each folder with a layer's files."""
 
-    def __init__(self, job: BuildJob, pool: Executor) -> None:
-        self._job, self._pool = job, pool
+    def __init__(self, job: BuildJob, pool: Executor, sif: SifWriter) -> None:
+        self._job, self._pool, self._sif = job, pool, sif
         self._guard = threading.RLock()
         # Each program that makes files and each packing of a layer wants a core, memory and disk. None waits for another while it
         # has its place.
@@ -204,7 +205,9 @@ class Run:
         with self._guard:
             if step not in self._folders:
                 layer = self.start(step)  # first, so that it has a thread before who waits for it
-                self._folders[step] = self._pool.submit(lambda: self._job.folders.of(layer.result()))
+                self._folders[step] = self._pool.submit(
+                    lambda: self._job.folders.of(layer.result(), self._sif)
+                )
             return self._folders[step]
 
 
