@@ -338,9 +338,9 @@ def progress(shown: ShownStep) -> Callable[[str], None]:
 
 
 def write_runtime_layer(
-    step: RuntimeStep, job: BuildJob, layers: Mapping[str, Layer], out: Path, work: Path
+    step: RuntimeStep, job: BuildJob, made: Callable[[str], Layer], out: Path, work: Path
 ) -> None:
-    """Write the runtime layer. `layers` are all others."""
-    documents = write_documents(job.plan, layers, tools())
+    """Write the runtime layer. `made` waits for the layer of another step."""
+    documents = write_documents(job.plan, made, tools())
     program = runtime_program(step, documents)
     job.pack(step, run_outside(program, work, job.store, job.runner), out)

@@ -4,7 +4,7 @@ They describe the installed packages, read from the layers. A package that diffe
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from packaging.metadata import parse_email
@@ -41,8 +41,8 @@ _RECORD: Final = re.compile(rf"{CONDA_PREFIX[1:]}/conda-meta/[^/]+\.json")
 _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 
 
-def write_documents(plan: Plan, layers: Mapping[str, Layer], tools: tuple[str, ...]) -> dict[str, str]:
-    """Return path → text of both.
+def write_documents(plan: Plan, made: Callable[[str], Layer], tools: tuple[str, ...]) -> dict[str, str]:
+    """Return path → text of both. `made` waits for the layer of a step: some are read while later ones are made.
 
     Raises BuildError if a layer holds other packages than the lock.
     """
@@ -51,11 +51,11 @@ def write_documents(plan: Plan, layers: Mapping[str, Layer], tools: tuple[str, .
         if isinstance(step, OsStep | PythonStep | CondaStep):
             others = _conda if isinstance(step, CondaStep) else _debian
             read = _python if isinstance(step, PythonStep) else others
-            installed = read(layers[step.name])
+            installed = read(made(step.name))
             _need_same(step, {name: version for name, (version, _) in installed.items()})
             licenses |= {file.sha256: installed[_key(step, file.name)][1] for file in step.artifacts}
     subjects = [
-        Subject(name=f"{step.name}.tar", sha256=layers[step.name].diff_id)
+        Subject(name=f"{step.name}.tar", sha256=made(step.name).diff_id)
         for step in plan.steps
         if not isinstance(step, RuntimeStep)
     ]

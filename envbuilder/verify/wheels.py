@@ -8,6 +8,7 @@ pin its release, and for another NCCL than torch's own. `verify` checks all file
 """
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -23,13 +24,15 @@ from typing import IO, Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from envbuilder import steps
+from envbuilder.compat import tables
 from envbuilder.compat.context import can_run, load_tables
 from envbuilder.compat.tables.cuda import load_cuda_packages
 from envbuilder.compat.tables.distribution import libstdcxx_of
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.budget import ARCHIVE_SPARE, BudgetError, Entries, most_unpacked, need_within
-from envbuilder.core.cache import Store, read_proved, save_proved, sha256_text
+from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, sha256_text
 from envbuilder.core.errors import FetchError, IncompatibleError, SpaceError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import adapter
@@ -234,10 +237,11 @@ def judge_wheels(task: Task, lock: Lock) -> None:
         wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task, chosen)) is not None
     }
     wrong: list[Finding] = []
+    unknown = [wheel for wheel in pins if not _is_proved(_proof(wheel, torch, task, lock))]
     try:
         wrong += _judge_nccl(torch, task, lock)
-        _fetch(tuple(pins), task)
-        for wheel in pins:
+        _fetch(unknown, task)
+        for wheel in unknown:
             for finding in _judged(wheel, pins[wheel], torch, task, lock):
                 # In place of a wheel that `lock` chose there is another one, or a build.
                 is_lacking = finding.code == AuditCode.NO_CODE and wheel.name in chosen
@@ -257,22 +261,60 @@ def judge_wheels(task: Task, lock: Lock) -> None:
 def _judged(
     wheel: Artifact, pins: Sequence[Requirement], torch: Artifact, task: Task, lock: Lock
 ) -> tuple[Finding, ...]:
+    proof = _proof(wheel, torch, task, lock)
     with open_wheel(
         task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
     ) as image:
         links = any(map(links_torch, image.elves))
-        is_chosen = any(choice.wheel and choice.name == wheel.name for choice in lock.chosen)
-        if not (links or pins or is_chosen or TORCH in wheel.name):
+        if not (links or pins or _is_chosen(wheel, lock) or TORCH in wheel.name):
+            save_proved(proof, "not compiled with torch")
             return ()
         symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
         findings = tuple(judge(image, _target(task, lock, symbols)))
     if not findings:
-        unknown = "; its symbols are not compared with torch's" if links and symbols is None else ""
-        log.info("%s fits%s", wheel.filename, unknown)
+        is_whole = symbols is not None or not links
+        log.info(
+            "%s fits%s", wheel.filename, "" if is_whole else "; its symbols are not compared with torch's"
+        )
+        if is_whole:
+            save_proved(proof, "fits")
     return tuple(
         replace(finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}")
         for finding in findings
     )
+
+
+def _is_chosen(wheel: Artifact, lock: Lock) -> bool:
+    return any(choice.wheel and choice.name == wheel.name for choice in lock.chosen)
+
+
+def _proof(wheel: Artifact, torch: Artifact, task: Task, lock: Lock) -> Path:
+    """Return the place of the note that a wheel fits: by this program, wheel, torch and target."""
+    parts = (
+        _judges(),
+        wheel.sha256,
+        torch.sha256,
+        _is_chosen(wheel, lock),
+        asdict(_target(task, lock, None)),
+    )
+    return task.context.store.proof(sha256_text(json.dumps(["fits", *parts], default=sorted)))
+
+
+def _is_proved(proof: Path) -> bool:
+    try:
+        return bool(read_proved(proof))
+    except (OSError, ValueError):
+        return False
+
+
+@functools.cache
+def _judges() -> Sha256:
+    """Return the sha256 of the programs and tables that judge a wheel."""
+    folders = (Path(__file__).parent, Path(tables.__file__).parent, Path(steps.__file__).parent)
+    paths = sorted(
+        path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml")
+    )
+    return sha256_text("".join(path.read_text(encoding="utf-8") for path in paths))
 
 
 def _judge_nccl(torch: Artifact, task: Task, lock: Lock) -> Iterator[Finding]:
@@ -322,7 +364,7 @@ def _requires_torch(wheel: Artifact, task: Task, chosen: Collection[str]) -> tup
     """Return a wheel's requirements on torch, None for a wheel that is not judged."""
     named = {canonicalize_name(requirement.name) for requirement in parse_all(task.recipe.packages)}
     is_torchs = TORCH in wheel.name or wheel.name in chosen or wheel.name in load_cuda_packages().by_name
-    is_here = task.context.store.has_artifact(wheel.sha256)
+    is_here = task.context.store.artifact(wheel.sha256).is_file()
     if wheel.kind != "wheel" or wheel.name == TORCH or wheel.filename.endswith("-any.whl"):
         return None
     if not (is_torchs or wheel.name in named or is_here):
@@ -366,14 +408,14 @@ def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbo
 
 
 def _target(task: Task, lock: Lock, torch: TorchSymbols | None) -> WheelTarget:
-    tables, recipe, target = load_tables(), task.recipe, task.target
+    gpus, recipe, target = load_tables().gpus.by_name, task.recipe, task.target
     runtimes = (wheel for wheel in lock.wheels if _RUNTIME.fullmatch(wheel.name))
     majors = {wheel.version.partition(".")[0] for wheel in runtimes} | {recipe.cuda.partition(".")[0]} - {""}
     # What a base image or packages of `apt` bring is not known here.
     is_known = target.base is None and not any("cudart" in deb.name for deb in lock.debs)
     return WheelTarget(
         python=recipe.python, machine=target.processor.elf, torch=torch,
-        gpus=tuple(tables.gpus.by_name[name].capability for name in recipe.gpus if name in tables.gpus.by_name),
+        gpus=tuple(gpus[name].capability for name in recipe.gpus if name in gpus),
         glibc="" if target.base else target.distribution.glibc, libstdcxx="" if target.base else _gcc_of(lock),
         cudas=frozenset(majors) if is_known else None,
     )  # fmt: skip

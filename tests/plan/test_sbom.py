@@ -229,7 +229,7 @@ def layers(trees, tmp_path):
 
 
 def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers):
-    documents = write_documents(PLAN, layers, TOOLS)
+    documents = write_documents(PLAN, layers.__getitem__, TOOLS)
     packages = {one["name"]: one["licenseDeclared"] for one in json.loads(documents[SBOM])["packages"]}
     assert packages | {"x": "", "fused": ""} == {
         "x": "", "libx": "MIT", "libx-dev": "MIT", "A_wheel": "ISC", "fused": "",
@@ -237,7 +237,7 @@ def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers
 
 
 def test_the_provenance_inside_names_the_layers_below_it(layers):
-    documents = write_documents(PLAN, layers, TOOLS)
+    documents = write_documents(PLAN, layers.__getitem__, TOOLS)
     assert subject_digests(documents[PROVENANCE]) == {layer.diff_id for layer in layers.values()}
 
 
@@ -256,7 +256,7 @@ def test_a_package_that_the_lock_does_not_name_is_refused(trees, tmp_path, layer
     )
     layers = layers | {OsStep.name: made}
     with pytest.raises(BuildError, match="not those of the lock") as caught:
-        write_documents(PLAN, layers, TOOLS)
+        write_documents(PLAN, layers.__getitem__, TOOLS)
     assert said in caught.value.message
 
 
@@ -281,9 +281,9 @@ def test_packages_of_conda_are_those_of_its_records(text: str, license_or_error:
     plan = replace(PLAN, steps=(*PLAN.steps[:-1], step, RUNTIME))
     if "conda" in license_or_error:
         with pytest.raises(BuildError, match=license_or_error):
-            write_documents(plan, layers | {"conda": made}, TOOLS)
+            write_documents(plan, (layers | {"conda": made}).__getitem__, TOOLS)
     else:
-        documents = write_documents(plan, layers | {"conda": made}, TOOLS)
+        documents = write_documents(plan, (layers | {"conda": made}).__getitem__, TOOLS)
         packages = {one["name"]: one["licenseDeclared"] for one in json.loads(documents[SBOM])["packages"]}
         assert packages["tool"] == license_or_error
 

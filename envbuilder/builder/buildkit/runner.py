@@ -58,7 +58,9 @@ class BuildKitRunner:
         layers = made.result()
         if not isinstance(step, RuntimeStep):
             return layers[step.name]
-        return self.job.make_layer(step, functools.partial(write_runtime_layer, step, self.job, layers))
+        return self.job.make_layer(
+            step, functools.partial(write_runtime_layer, step, self.job, layers.__getitem__)
+        )
 
     def commands(self) -> tuple[Command, ...]:
         """Return the command for the layers that BuildKit must make. `WORK` stands for the temporary folder of a run."""

@@ -166,8 +166,8 @@ class Run:
                 join_extensions(step, built, job, self.root(step.made_by(job.plan)), work)
                 job.pack(step, work / "out", out)
             case RuntimeStep():
-                layers = {lower.name: self.start(lower).result() for lower in job.plan.steps[:-1]}
-                write_runtime_layer(step, job, layers, out, work)
+                started = {lower.name: self.start(lower) for lower in job.plan.steps[:-1]}
+                write_runtime_layer(step, job, lambda name: started[name].result(), out, work)
             case _:
                 self._write_by_program(step, out, work)
 

@@ -1,6 +1,8 @@
 """Say what holds a package back: which requirement excludes its newest release that fits the target."""
 
+import contextlib
 import email
+import json
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
+from envbuilder.core.cache import read_proved, save_proved, sha256_text
 from envbuilder.core.errors import FetchError
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact
@@ -129,8 +132,14 @@ def _plain(requirement: Requirement) -> str:
 
 
 def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requirement, ...]:
-    """Return what a wheel requires, out of its metadata in the store, a folder or an index. Raises FetchError."""
+    """Return what a wheel requires, out of its metadata in the store, a folder or an index. They are read once for each sha256.
+
+    Raises FetchError.
+    """
     stored = context.store.artifact(package.sha256)
+    proof = context.store.proof(sha256_text(f"what the wheel {package.sha256} requires"))
+    with contextlib.suppress(OSError, ValueError):
+        return tuple(parse_all(json.loads(read_proved(proof))))
     try:
         with (
             BoundedZip(stored)
@@ -141,6 +150,7 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
     except (*DAMAGED_ZIP, OSError) as error:
         why = f"`{package.filename}` of the index is no wheel that can be read: {error}"
         raise FetchError(why) from error
+    save_proved(proof, json.dumps(list(map(str, texts))))
     return tuple(parse_all(map(str, texts)))
 
 
