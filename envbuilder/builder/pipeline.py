@@ -284,10 +284,11 @@ class _Build:
         built = build_artifacts(self.runner, staged, loading)
         with worker_threads(4, self.context.runner) as pool:
             sealed = pool.submit(seal, staged.sif)
-            imported = pool.submit(self._import, staged)  # its result counts once the SIF is verified
+            # Their results count once the SIF is verified.
+            imported = pool.submit(self._import, staged)
+            tested = pool.submit(lambda: self._run_tests(staged, loading.finish()))
             entries = self._verify(staged, built)
             complete = pool.submit(self._find_missing_libraries, staged, entries)
-            tested = pool.submit(lambda: self._run_tests(staged, loading.finish()))
         return (
             built,
             built.record(self.runner.job.plan, sealed.result()),

@@ -17,7 +17,7 @@ import zstandard
 
 from envbuilder.artifacts.squashfs.reader import Content, Squashfs, portions
 from envbuilder.core.cache import Sha256
-from envbuilder.layers.entry import Entry, Kind
+from envbuilder.layers.entry import CHUNK, Entry, Kind
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
 from envbuilder.layers.writer import BLOCK_SIZE, Frame
 
@@ -129,18 +129,30 @@ class _Comparison:
     def _are_same(
         self, blocks: Sequence[tuple[int, int, bool]], frames: Sequence[Frame], digest: Sha256
     ) -> bool:
-        """Compare blocks (place, stored size, whether packed) with frames."""
-        return len(blocks) == len(frames) and all(
-            map(self._is_same, blocks, frames, itertools.repeat(digest))
-        )
-
-    def _is_same(self, block: tuple[int, int, bool], frame: Frame, digest: Sha256) -> bool:
-        start, size, is_packed = block
-        at, length, plain = frame
-        if size != (length if is_packed else plain):
+        """Compare blocks (place, stored size, whether packed) with frames. Those that follow each other are read at once."""
+        if len(blocks) != len(frames):
             return False
-        packed = os.pread(self._blobs[digest], length, at)
-        expected = (
-            packed if is_packed else zstandard.ZstdDecompressor().decompress(packed, max_output_size=plain)
-        )
-        return self._system.read(start, size) == expected
+        start, size, at = (
+            0,
+            0,
+            0,
+        )  # of what is not compared yet: its place here, its bytes, its place in the blob
+        for (place, stored, is_packed), (begin, length, plain) in zip(blocks, frames, strict=True):
+            if stored != (length if is_packed else plain):
+                return False
+            if is_packed and (place, begin) == (start + size, at + size) and size + stored <= CHUNK:
+                size += stored
+                continue
+            if not self._is_same(start, size, at, digest):
+                return False
+            start, size, at = place, stored, begin
+            if not is_packed:
+                packed = os.pread(self._blobs[digest], length, begin)
+                expected = zstandard.ZstdDecompressor().decompress(packed, max_output_size=plain)
+                if self._system.read(place, stored) != expected:
+                    return False
+                size = 0
+        return self._is_same(start, size, at, digest)
+
+    def _is_same(self, start: int, size: int, at: int, digest: Sha256) -> bool:
+        return self._system.read(start, size) == os.pread(self._blobs[digest], size, at)
