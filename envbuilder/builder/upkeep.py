@@ -80,19 +80,19 @@ def need_space(
     kept += sum(sizes[step].layer for step in made)
 
     def read_of(steps: Collection[Step]) -> float:
-        return sum(
-            sizes[step].layer if job.folders.can_mount() else sizes[step].tree
-            for step in steps_read(job, steps)
-        )
+        """Programs read the SIF. Where it cannot be mounted, the layers that they read are unpacked."""
+        is_read = () if job.folders.can_mount() else steps_read(job, steps)
+        return sum(sizes[step].tree for step in is_read)
 
-    # While layers are made, the files of some at once, and those in which programs run; then those in which extensions compile; then
-    # the SIF, and the image beside it.
-    packed = sum(sorted(sizes[step].tree for step in made)[-places(job.limits) - 1 :])
+    # While layers are made, the files of some at once, with those in which programs run, and the SIF has the others; then the files in
+    # which extensions compile; then the whole SIF, and the image beside it.
+    largest = sorted((sizes[step] for step in made), key=lambda size: size.tree)[-places(job.limits) - 1 :]
+    packed, lacking = sum(size.tree for size in largest), sum(size.layer for size in largest)
     early = read_of([step for step in made if not isinstance(step, ExtensionsStep)])
-    output = _SIF * layers + (0 if _links(store, staged) else layers)
     phases = [
-        [(store.root, kept + max(packed + early, read_of(made)))],
-        [(store.root, kept), (outputs.folder, output)],
+        [(store.root, kept + packed + early), (outputs.folder, _SIF * (layers - lacking))],
+        [(store.root, kept + read_of(made)), (outputs.folder, _SIF * layers)],
+        [(store.root, kept), (outputs.folder, _SIF * layers + (0 if _links(store, staged) else layers))],
     ]
     if docker and (images := docker.folder()):
         known = docker.diff_ids(outputs.image_name)
