@@ -1,4 +1,4 @@
-"""Rows that do the same job with 1, 4 and 16 synthetic packages, extensions or recipes."""
+"""Rows that do the same job with some numbers of synthetic packages, extensions or recipes."""
 
 import base64
 import contextlib
@@ -7,7 +7,7 @@ import hashlib
 import io
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from envbuilder.recipe.load import load
 from tests.support.tiny import make_tiny  # of the end-to-end tests
 
 AMOUNTS: Final = (1, 4, 16)
+PACKAGES: Final = (1, 20, 200)
 FILES: Final = 40  # of one package
 # The source includes nothing of torch, so only envbuilder's part and the start of torch's `load()` grow.
 SOURCE: Final = """\
@@ -32,7 +33,13 @@ PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&module); }
 """
 
 
-def _ways(place: Place, cache: Path, names: Callable[[int], list[str]], recipes: Path) -> list[Way]:
+def _ways(
+    place: Place,
+    cache: Path,
+    names: Callable[[int], list[str]],
+    recipes: Path,
+    numbers: Sequence[int] = AMOUNTS,
+) -> list[Way]:
     """Make a way for each amount: a build in a copy of `cache`."""
     out, fresh = place.work / "grown", place.work / "grown-cache"
 
@@ -44,7 +51,7 @@ def _ways(place: Place, cache: Path, names: Callable[[int], list[str]], recipes:
     env = NO_ENGINE | {"ENVBUILDER_CACHE": str(fresh)}
     return [
         Way(tool=f"{OURS}, n = {amount}", commands=((*command, *names(amount)),), before=before, env=env, result=out)
-        for amount in AMOUNTS
+        for amount in numbers
     ]  # fmt: skip
 
 
@@ -75,12 +82,12 @@ def packages(place: Place) -> Iterator[list[Way]]:
     cache = _cache_with(place, *lock.debs, *lock.wheels)
     _build(place, cache, folder, path.stem)
     store = Store(cache)
-    for amount in AMOUNTS:
-        made = tuple(_package(f"grown-{number:02}", store) for number in range(amount))
+    for amount in PACKAGES:
+        made = tuple(_package(f"grown-{number:03}", store) for number in range(amount))
         path, lock = make_tiny(folder, f"with-{amount}", ("filelock",))
         wheels = tuple(sorted((*lock.wheels, *made), key=lambda one: one.name))
         save_text(path.with_suffix(".lock"), lock_text(dataclasses.replace(lock, wheels=wheels)))
-    yield _ways(place, cache, lambda amount: [f"with-{amount}"], folder)
+    yield _ways(place, cache, lambda amount: [f"with-{amount}"], folder, PACKAGES)
     shutil.rmtree(cache)
 
 
