@@ -129,7 +129,6 @@ def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -
             layout = write_image(job.plan, layers, outputs.image, name=outputs.image_name)
         loader.load_image(layout)
         with job.console.step("write the SIF"):
-            filled.result()
             _finish_sif(sif, job.plan, layers)
     return Artifacts(layout=layout, layers=layers)
 
