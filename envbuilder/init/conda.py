@@ -193,6 +193,8 @@ def read_spec(text: str, where: str, requests: Requests, *, purl: str = "") -> N
     elif name == "cpuonly":
         requests.gpus = requests.gpus or ()
     elif usual in names.debian:
+        if specifier:
+            requests.moved.append((where, text))
         requests.debian(names.debian[usual], where)
     elif usual in names.conda or (spec["channel"] == _OF_PROGRAMS and usual not in names.pypi):
         plain = f"{name}{(spec['bounds'] or (spec['op'] or '') + (spec['version'] or '')).replace(' ', '')}"
