@@ -62,9 +62,12 @@ class _Names(NamedTuple):
 @functools.cache
 def _names() -> _Names:
     table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    same = {name: name for name in table["same"].split()}
+    same, programs = ({name: name for name in table[key].split()} for key in ("same", "programs"))
     return _Names(
-        pypi=same | table["pypi"], debian=table["debian"], conda=table["conda"], modules=table["modules"]
+        pypi=same | table["pypi"],
+        debian=programs | table["debian"],
+        conda=table["conda"],
+        modules=table["modules"],
     )
 
 

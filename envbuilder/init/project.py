@@ -297,6 +297,10 @@ def _read_lock(
     requests.left += [left for left in asked.left if f"{ACTIVATION}: " in left.message]
     if moved := [f"`{wanted.text}` of {wanted.where}" for wanted, _ in _moved(listed, requests)]:
         requests.note(str(lock), f"this lock's versions win over {', '.join(moved)}")
+    known = {canonicalize_name(name) for name in (*requests.offered, *requests.wanted)}
+    if others := sorted(name for name in asked.offered if canonicalize_name(name) not in known):
+        why = "no package of the lock is for one of them alone"
+        requests.leave_all(str(lock), f"groups and extras: {', '.join(others)}", why)
     requests.env, requests.offered = asked.env | requests.env, requests.offered | asked.offered
     if made_of:
         files = ", ".join(f"`{path.name}`" for path in made_of)
