@@ -62,9 +62,12 @@ class _Names(NamedTuple):
 @functools.cache
 def _names() -> _Names:
     table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    same = {name: name for name in table["same"].split()}
+    same, programs = ({name: name for name in table[key].split()} for key in ("same", "programs"))
     return _Names(
-        pypi=same | table["pypi"], debian=table["debian"], conda=table["conda"], modules=table["modules"]
+        pypi=same | table["pypi"],
+        debian=programs | table["debian"],
+        conda=table["conda"],
+        modules=table["modules"],
     )
 
 
@@ -193,6 +196,8 @@ def read_spec(text: str, where: str, requests: Requests, *, purl: str = "") -> N
     elif name == "cpuonly":
         requests.gpus = requests.gpus or ()
     elif usual in names.debian:
+        if specifier:
+            requests.moved.append((where, text))
         requests.debian(names.debian[usual], where)
     elif usual in names.conda or (spec["channel"] == _OF_PROGRAMS and usual not in names.pypi):
         plain = f"{name}{(spec['bounds'] or (spec['op'] or '') + (spec['version'] or '')).replace(' ', '')}"

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -135,6 +135,19 @@ def _read_file(name: str, text: str, where: str, requests: Requests, path: Path 
         read_requirements(path, requests)
     else:
         requests.leave(where, text, f"there is no file `{path}`")
+
+
+def read_extras(extras: Mapping[str, Sequence[str]], where: str, requests: Requests) -> None:
+    """Read the wanted extras of a project, and report the others."""
+    requests.offered |= extras.keys()
+    for text in (text.strip() for name in requests.wanted for text in extras.get(name, ())):
+        if text:
+            read_requirement(text, where, requests)
+    if others := [name for name in extras if name not in requests.wanted]:
+        hint = f"`--with {others[0]}` takes it"
+        requests.leave(
+            where, f"extras: {', '.join(others)}", "who installs a project chooses extras", hint=hint
+        )
 
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:

@@ -8,7 +8,7 @@ import ast
 import configparser
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.python_code import CodeCall, PythonCode, project_files, read_code
+from envbuilder.compat.python_code import CodeCall, PythonCode, assigned, project_files, read_code
 from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
@@ -25,12 +25,14 @@ from envbuilder.init.build_tools import TORCH, BuildTool, tool_of_pyproject, too
 from envbuilder.init.locks import read_lock
 from envbuilder.init.pip import (
     module_name,
+    read_extras,
     read_requirement,
     request_build,
     request_imported,
 )
-from envbuilder.init.requests import Requests, read_text
-from envbuilder.init.unread import OURS, name_unread
+from envbuilder.init.requests import Request, Requests, read_text
+from envbuilder.init.toml_files import ACTIVATION
+from envbuilder.init.unread import ENVIRONMENTS, OURS, name_unread
 from envbuilder.recipe.extension import GIT_URL, Extension
 from envbuilder.recipe.other_locks import find_locks
 
@@ -252,7 +254,12 @@ def read_folder(top: Path, requests: Requests, read: Callable[[Path, Requests], 
     images = named(r"(?i:.*dockerfile.*)|.*\.def")
     nested = [top / "docker/Dockerfile", top / ".devcontainer/Dockerfile"]
     nested = [path for path in nested if is_there(path) and not OURS.match(read_text(path))]
-    environments = named(r"(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml")
+    environments = [
+        path
+        for path in named(ENVIRONMENTS)
+        if re.search(r"(?m)^dependencies\s*:", load_text(path, Mistakes()) or "")
+    ]
+    environments.sort(key=lambda path: len(path.name))
     below = [top / "requirements" / name for name in ("requirements.txt", "base.txt")]
     lists = named(r"requirements?\.(txt|in)")[-1:] or [path for path in below if is_there(path)][:1]
     builds = [
@@ -284,18 +291,25 @@ def _read_lock(
     asked = Requests(top=requests.top, submodules=requests.submodules, wanted=requests.wanted)
     for path in made_of:
         read(path, asked)
+    listed = dict(requests.packages)
     names = read_lock(lock, requests)
+    # A lock does not say what runs beside its packages.
+    requests.left += [left for left in asked.left if f"{ACTIVATION}: " in left.message]
+    if moved := [f"`{wanted.text}` of {wanted.where}" for wanted, _ in _moved(listed, requests)]:
+        requests.note(str(lock), f"this lock's versions win over {', '.join(moved)}")
+    known = {canonicalize_name(name) for name in (*requests.offered, *requests.wanted)}
+    if others := sorted(name for name in asked.offered if canonicalize_name(name) not in known):
+        why = "no package of the lock is for one of them alone"
+        requests.leave_all(str(lock), f"groups and extras: {', '.join(others)}", why)
     requests.env, requests.offered = asked.env | requests.env, requests.offered | asked.offered
     if made_of:
         files = ", ".join(f"`{path.name}`" for path in made_of)
         requests.note(str(lock), f"this lock's versions win over the ranges of {files}")
+    for wanted, taken in _moved(asked.packages, requests):
+        message = f"`{taken.text}` of `{lock.name}` is taken: the lock is older than `{wanted.text}`"
+        requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
     for name, wanted in asked.packages.items():
-        taken = requests.packages.get(name)
-        exact = re.search(r"==([^*,;]+?)(\.\*)?$", taken.text) if taken else None
-        if taken and exact and not Requirement(wanted.text).specifier.contains(exact[1], prereleases=True):
-            message = f"`{taken.text}` of `{lock.name}` is taken: the lock is older than `{wanted.text}`"
-            requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
-        elif name not in names and not taken:
+        if name not in names and name not in requests.packages:
             requests.packages[name] = wanted
             message = (
                 f"`{wanted.text}` is not in `{lock.name}`, which may be older: `lock` chooses its version"
@@ -307,6 +321,15 @@ def _read_lock(
     requests.pins = {
         key: asked.pins[key] for key in asked.pins if key in ("pytorch", "python")
     } | requests.pins
+
+
+def _moved(listed: Mapping[str, Request], requests: Requests) -> Iterator[tuple[Request, Request]]:
+    """Yield each requirement that the version now requested does not fit, with that request."""
+    for name, wanted in listed.items():
+        taken = requests.packages.get(name)
+        exact = re.search(r"==([^*,;]+?)(\.\*)?$", taken.text) if taken else None
+        if taken and exact and not Requirement(wanted.text).specifier.contains(exact[1], prereleases=True):
+            yield wanted, taken
 
 
 def read_python_version(path: Path, requests: Requests) -> None:
@@ -364,6 +387,10 @@ def read_setup(path: Path, requests: Requests) -> None:
         requests.leave(where, f"install_requires={ast.unparse(needed)}", why)
     for text in code.texts(needed):
         read_requirement(text, where, requests)
+    extras = code.keyword(setup, "extras_require")
+    extras = assigned(code.tree).get(extras.id) if isinstance(extras, ast.Name) else extras
+    pairs = zip(extras.keys, extras.values, strict=True) if isinstance(extras, ast.Dict) else ()
+    read_extras({code.text(key): code.texts(value) for key, value in pairs}, where, requests)
     if tool := tool_of_setup(code):
         request_build(path.parent, tool, requests)
 
@@ -380,3 +407,5 @@ def read_setup_cfg(path: Path, requests: Requests) -> None:
     for line in parser.get("options", "install_requires", fallback="").splitlines():
         if text := line.partition(" #")[0].strip():
             read_requirement(text, str(path), requests)
+    extras = parser["options.extras_require"] if parser.has_section("options.extras_require") else {}
+    read_extras({name: text.split("\n") for name, text in extras.items()}, str(path), requests)

@@ -62,9 +62,10 @@ _OF_SHELL: Final = re.compile(
 _SHOWN: Final = 3  # commands of a script that are left out, in the line that says so
 # What every environment has, by its own keys.
 _OWN_PACKAGES: Final = re.compile(
-    r"python3?(\.\d+)?(-.*)?|build-essential|sudo|software-properties-common|"
-    r"apt-transport-https|ca-certificates|gnupg2?|apt-utils|locales|ninja-build"
+    r"python3?(\.\d+)?(-(dev|pip|venv|distutils|setuptools|wheel|minimal|full|virtualenv|is-python3))?|python-is-python3|build-essential|sudo|"
+    r"software-properties-common|apt-transport-https|ca-certificates|gnupg2?|apt-utils|locales|ninja-build"
 )
+_FOR_DEBIANS_PYTHON: Final = re.compile(r"python3?-(.+)")
 # Packages of NVIDIA's archive. Most names end with the version of CUDA.
 _NVIDIA: Final = re.compile(
     r"(?:cuda|lib(?:cu(?:blas|fft|file|rand|solver|sparse)|nv(?:fatbin|jitlink|jpeg|ptxcompiler|vm)|npp)(?:-dev)?|nsight-\w+)"
@@ -372,6 +373,11 @@ def _read_package(package: str, where: str, requests: Requests) -> None:
             requests.pin("python", f"=={python[1]}.*", where)
         elif is_plain and requests.suite and "python" not in requests.pins:
             requests.pin("python", f"=={requests.suite.python}.*", where)
+    elif (module := _FOR_DEBIANS_PYTHON.fullmatch(name)) and module[1] != "tk":  # which is Python's own
+        why = "Debian's packages of Python modules are for Debian's own Python"
+        requests.leave(
+            where, package, why, hint=f"`packages: [{module[1]}]`, if the index has it by that name"
+        )
     else:
         if version:
             requests.note(where, f"`{name}` without `={version}`: the lock chooses the version of the suite")

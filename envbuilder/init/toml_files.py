@@ -18,11 +18,12 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
 from envbuilder.init.build_tools import load_toml, requirement_name
 from envbuilder.init.conda import read_spec
-from envbuilder.init.pip import read_arguments, read_requirement
+from envbuilder.init.pip import read_arguments, read_extras, read_requirement
 from envbuilder.init.requests import Requests
 from envbuilder.recipe.other_locks import bounds, table_of, tables_of, texts_of
 
 _MARKERS: Final = X86_64.markers("3.11")  # a marker of a place asks for the system, hardly for Python
+ACTIVATION: Final = "activation"  # a table of pixi: scripts and variables of a shell
 _STRANGER: Final = "on the Python index, its name may be a stranger's"
 
 
@@ -61,8 +62,13 @@ def read_pyproject(path: Path, requests: Requests) -> None:
         requests.leave(
             where, f"groups of Poetry: {', '.join(others)}", "a lock that has them can be read with them"
         )
+    extras = table_of(poetry, "extras")
+    read_extras(dict.fromkeys(extras, ()), where, requests)
+    wanted_names = {name for extra in requests.wanted for name in texts_of(extras.get(extra))}
     for name, given in table_of(poetry, "dependencies").items():
         place = _place_of(given)
+        if place.get("optional") is True and name not in wanted_names:
+            continue
         wanted = place.get("version") if place else given
         if read_place(name, place, path, requests):
             continue
@@ -87,7 +93,7 @@ def _group(groups: Mapping[str, Any], name: str, above: tuple[str, ...] = ()) ->
 
 def read_pixi(tables: Mapping[str, Any], path: Path, requests: Requests) -> None:
     """Read what a pixi.toml or pyproject.toml's table of pixi requires on Linux, of conda's channels and of the Python index."""
-    for key in ("feature", "environments", "pypi-options", "activation"):
+    for key in ("feature", "environments", "pypi-options", ACTIVATION):
         if named := tables.get(key):
             texts = f"{key}: {', '.join(named)}" if isinstance(named, dict) else key
             requests.leave(str(path), texts, "only the default environment of pixi is read")

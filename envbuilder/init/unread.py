@@ -9,10 +9,11 @@ from envbuilder.init.requests import Requests, read_text
 from envbuilder.recipe.other_locks import find_locks
 
 OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
+ENVIRONMENTS: Final = r"(?i:(?!.*(lock|build_config))(.+[-_.])?(conda|(conda)?env(ironment)?)\d*([-_.].+)?\.ya?ml)"  # of conda, by the names of their files
 # Files that `--from` reads.
 _READABLE: Final = re.compile(
-    r"(?i:.*dockerfile.*|(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)|.*\.def|(conda_?)?env(ironment)?\w*\.ya?ml|conda\.ya?ml|"
-    r"requirements?([-_.].*)?\.(txt|in|lock)|pixi\.toml|Pipfile"
+    rf"(?i:.*dockerfile.*|(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)|.*\.def|{ENVIRONMENTS}|"
+    r"(.+[-_.])?requirements?([-_.].*)?\.(txt|in|lock)|pixi\.toml|Pipfile"
 )  # fmt: skip
 # Names of other files, and why these are not read. The first row that fits counts.
 _REASONS: Final = (

@@ -188,7 +188,8 @@ def read_members(pieces: Iterable[bytes]) -> Iterator[tuple[TarMember, Callable[
     with BoundedTar.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER) as archive:
         for info in archive:
             archive.members.clear()  # type: ignore[attr-defined]  # as in `Overlay`
-            content = archive.extractfile(info)
+            # A stream has no way back to what a link names.
+            content = archive.extractfile(info) if info.isreg() else None
             yield read_member(info), content.read if content else bytes
 
 

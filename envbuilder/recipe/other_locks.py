@@ -259,7 +259,10 @@ def _read_pixi(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]
     target.offered |= environments.keys() - {"default"}
     name = next((name for name in environments if name in target.wanted), "default")
     platforms = table_of(table_of(environments, name), "packages")
-    details = {str(row.get("conda") or row.get("pypi")): row for row in tables_of(lock, "packages")}
+    places = ("conda", "pypi", "url", "path")  # the last two before version 6
+    details = {
+        str(next((row[key] for key in places if key in row), "")): row for row in tables_of(lock, "packages")
+    }
     # Version 7 has names for platforms.
     rows = tables_of(lock, "platforms")
     aliases = {str(row.get("name")): str(row.get("subdir", row.get("name"))) for row in rows}
@@ -336,7 +339,7 @@ class _Format(NamedTuple):
 
 # Of several in one folder the first one is read.
 _FORMATS: Final = (
-    _Format("pixi", r"pixi\.lock", ("6", "7"), ("version",), (), _read_pixi, r"pixi\.toml|pyproject\.toml"),
+    _Format("pixi", r"pixi\.lock", ("4", "5", "6", "7"), ("version",), (), _read_pixi, r"pixi\.toml|pyproject\.toml"),
     _Format("uv", r"uv\.lock|.*\.py\.lock", ("1",), ("version",), ("requires-python",), _read_uv, r"pyproject\.toml"),
     _Format("Poetry", r"poetry\.lock", ("1.1", "2.0", "2.1"), ("metadata", "lock-version"), ("metadata", "python-versions"), _read_poetry, r"pyproject\.toml"),
     _Format("Pipenv", r"Pipfile\.lock", ("6",), ("_meta", "pipfile-spec"), ("_meta", "requires", "python_version"), _read_pipenv, r"Pipfile"),

@@ -13,7 +13,7 @@ import uv
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.beneath import pinned_folder
-from envbuilder.core.cache import save_text
+from envbuilder.core.cache import save_bytes, save_text
 from envbuilder.core.errors import CommandError, FetchError, UsageError, blaming_path
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.run.container import IMAGE_FOLDERS
@@ -42,9 +42,23 @@ def through_venv(
     ):
         save_text(inside / ".gitignore", "*\n")
         save_text(inside / _START, _PROGRAM.read_text(encoding="utf-8"))
+        _save_settings(inside, environment)
     if not (place / "pip/pip").is_dir():
         _fetch_pip(place / "pip", probe_pins(outputs.sif).python, environment)
     return (_PYTHON, str(place / _START), *argv)
+
+
+def _save_settings(folder: Path, environment: Mapping[str, str]) -> None:
+    """Give this machine's indexes and certificates to the pip inside: the container has another `/etc`."""
+    sources = probe_sources(environment, ProcessRunner(environment))
+    # Folders of this machine are not in the container.
+    urls = [url for url in sources.indexes if not url.startswith("file:")]
+    lines = ["[global]", *(f"index-url = {url}" for url in urls[:1])]
+    if urls[1:]:
+        lines.append(f"extra-index-url = {' '.join(urls[1:])}")
+    if sources.certificates:
+        save_bytes(folder / "certificates.pem", sources.certificates.read_bytes())
+    save_text(folder / "pip.conf", "\n".join(lines) + "\n", mode=0o600)  # an address may hold a password
 
 
 def _fetch_pip(target: Path, python: str, environment: Mapping[str, str]) -> None:

@@ -50,6 +50,9 @@ def main(argv: Sequence[str]) -> None:
         PIP_CONSTRAINT=constraints,
         PIP_DISABLE_PIP_VERSION_CHECK="1",
     )
+    authorities = os.path.join(HERE, "certificates.pem")
+    if os.path.isfile(authorities):  # of the machine; what its variables name is not in the container
+        os.environ.update(PIP_CERT=authorities, SSL_CERT_FILE=authorities)
     words = list(argv) or ["/bin/bash"]
     try:
         os.execvp(words[0], words)

@@ -15,7 +15,7 @@ from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
 from envbuilder.recipe.load import load
-from tests.support.conda_channel import NAME, SOURCE, make_conda
+from tests.support.conda_channel import NAME, SOURCE, CondaPackage, make_conda, write_channel
 from tests.support.two_runners import inside, need_the_same
 from tests.support.workbench import (
     ENVBUILDER,
@@ -110,3 +110,44 @@ def test_a_script_that_is_not_allowed_ends_the_build(built: Built, spacious: Pat
     ended = attempt(ENVBUILDER, "build", recipe, *options, env=NO_ENGINE)
     assert ended.returncode == 6
     assert "`allow_scripts: [hook]`" in ended.stderr
+
+
+ENVIRONMENT = """\
+name: study
+channels: [conda-forge, nvidia, pytorch]
+dependencies:
+  - python=3.11
+  - pytorch::pytorch=2.13
+  - pytorch-cuda=13.0
+  - cudatoolkit
+  - libsndfile=1.2
+  - numpy<3
+  - smina
+  - pip
+  - pip: [einops]
+"""
+
+
+def test_an_environment_file_with_cuda_goes_through_unedited(spacious: Path):
+    """conda's channels give what they alone have, the Python index the rest, Debian its libraries."""
+    program = CondaPackage(
+        name="smina", files={"bin/smina": "#!/bin/sh\necho docked\n"}, runnable=("bin/smina",)
+    )
+    write_channel(spacious / "web", [program])
+    (spacious / "environment.yml").write_text(ENVIRONMENT)
+    mirror = (spacious / "web" / NAME).as_uri()
+    env = {
+        "ENVBUILDER_CONDA_MIRRORS": " ".join(
+            f"{name}={mirror}" for name in ("conda-forge", "nvidia", "pytorch")
+        )
+    }
+    run(
+        ENVBUILDER, "init", "study", "--from", "environment.yml", "--gpu", "none", "--recipes", ".", cwd=spacious
+    )  # fmt: skip
+    recipe = spacious / "study.yaml"
+    run(ENVBUILDER, "lock", recipe, env=env)
+    study = build(str(recipe), spacious / "built", env=env | NO_ENGINE)
+    program = "import einops, numpy, torch; print(torch.__version__)"
+    assert inside(study, recipe, "python", "-c", program) == "2.13.0+cpu\n"
+    assert inside(study, recipe, "smina") == "docked\n"
+    assert "libsndfile1" in {deb.name for deb in load_lock(recipe.with_suffix(".lock")).debs}

@@ -425,8 +425,9 @@ def test_programs_of_conda_are_debians_and_unknown_names_are_said_together(tmp_p
         "fastfold",
         "bio_tool==1.2.*",
     ]
-    (said,) = requests.left
-    assert said.message.endswith("the Python index: `fastfold`, `bio_tool`")
+    guessed, moved = requests.left
+    assert guessed.message.endswith("the Python index: `fastfold`, `bio_tool`")
+    assert moved.message.endswith("in its versions, stand for conda's aria2>=1.35")
 
 
 def made(folder: Path, requests: Requests, name: str = "mine") -> Recipe:

@@ -101,6 +101,13 @@ CASES = {
         pins=(),
         left=("hashes",),
     ),
+    "pixi.lock of an older version": Case(
+        text=re.sub(r"^- (conda|pypi):", r"- kind: \1\n  url:", PIXI.replace("version: 6", "version: 4"), flags=re.MULTILINE),
+        packages=("einops==0.8.0", "xxhash==3.5.0.*"),
+        pins=("python ==3.11.*", "cuda ==12.6", "pytorch ==2.6.0"),
+        extensions=(FAST,),
+        left=("dev", "libgomp==14.2.0=h7_1: Debian", "stand for conda's ffmpeg 7.1.0", "out arm 0.1, assimp 5.4.3: only conda", "hashes"),
+    ),
     "conda-lock.yml": Case(
         text=CONDA_LOCK,
         packages=("einops==0.8.0", "numpy==1.26.4.*"),

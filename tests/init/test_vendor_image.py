@@ -20,6 +20,7 @@ UBUNTU: dict[str, bytes | str] = {
 
 def torch(site: str, version: str, cuda: str) -> dict[str, bytes | str]:
     return {
+        f"{site}/bin -> ../../bin": "",  # images have links before the files that are sought
         f"{site}/numpy-1.26.4.dist-info/METADATA": "Name: numpy\n",
         f"{site}/torch-{version}.dist-info/METADATA": "Name: torch\n",
         f"{site}/torch/version.py": f"cuda: Optional[str] = {cuda}\n",

@@ -1,5 +1,6 @@
 """The virtual environment of `exec --writable`: what it shows a program, and what pip was asked for in it."""
 
+import configparser
 import json
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.errors import UsageError
+from envbuilder.run.desk import through_venv
 from envbuilder.run.desk_packages import installed, requested_names, venv_of
 
 START = Path(__file__).parents[2] / "envbuilder/run/desk_start.py"
@@ -46,6 +49,24 @@ def test_a_package_of_a_folder_and_an_empty_environment_are_refused(tmp_path: Pa
         installed("a100", tmp_path)
 
 
+def test_pip_has_the_indexes_and_the_certificates_of_the_machine(tmp_path: Path):
+    """The container has another `/etc`, and folders of the machine are not in it."""
+    place, authorities = venv_of("a100", tmp_path), tmp_path / "site.pem"
+    (place / "pip/pip").mkdir(parents=True)  # as if it was fetched
+    authorities.write_text("-----BEGIN CERTIFICATE-----\n")
+    indexes = "https://index.example/simple https://team.example/simple file:///srv/simple"
+    environment = {"ENVBUILDER_INDEX": indexes, "PIP_CERT": str(authorities)}
+    argv = through_venv(Outputs(folder=tmp_path, name="a100"), tmp_path, ("pip", "list"), environment)
+    assert argv[1:] == (str(place / "start.py"), "pip", "list")
+    settings = configparser.RawConfigParser()
+    settings.read(place / "pip.conf")
+    assert dict(settings["global"]) == {
+        "index-url": "https://index.example/simple/", "extra-index-url": "https://team.example/simple/",
+    }  # fmt: skip
+    assert (place / "pip.conf").stat().st_mode & 0o077 == 0  # an address may hold a password
+    assert (place / "certificates.pem").read_text() == authorities.read_text()
+
+
 @pytest.mark.programs
 def test_a_program_sees_the_packages_of_both_and_ends_with_its_own_code(tmp_path: Path):
     place = tmp_path / "my project"
@@ -62,5 +83,8 @@ def test_a_program_sees_the_packages_of_both_and_ends_with_its_own_code(tmp_path
     assert f"packaging=={metadata.version('packaging')}\n" in Path(constraints).read_text()
     assert run("pygmentize", "-V").stdout.startswith("Pygments version")
     assert run("python", "-c", "raise SystemExit(7)").returncode == 7
+    show = "import os; print(os.environ.get('PIP_CERT'), os.environ.get('SSL_CERT_FILE'))"
+    (place / "certificates.pem").touch()
+    assert run("python", "-c", show).stdout.count(str(place / "certificates.pem")) == 2
     missing = run("no-such-program")
     assert (missing.returncode, missing.stderr) == (127, "no-such-program: No such file or directory\n")

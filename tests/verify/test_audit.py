@@ -172,6 +172,47 @@ PLANTED = {
                                           AuditCode.AUTHORITY, "/etc/ssl/certs/ca-certificates.crt"),
 }  # fmt: skip
 
+GOMP = {
+    f"{SITE}/torch/lib/libtorch_cpu.so": library(soname="libtorch_cpu.so", needed=("libgomp-1a2b.so.1",), runpath="$ORIGIN"),
+    f"{SITE}/torch/lib/libgomp-1a2b.so.1": library(soname="libgomp-1a2b.so.1"),
+}  # fmt: skip
+IOMP = library(soname="libiomp5.so")
+BY_CONDA = library(needed=("libsolve.so",), runpath=f"/{CONDA}")
+TWO_OPENMPS = {
+    "conda's, by a run path": (
+        {f"{SITE}/solve.so": BY_CONDA, f"{CONDA}/libsolve.so": library(needed=("libomp.so",), runpath="$ORIGIN"), f"{CONDA}/libomp.so": library()},
+        f"/{CONDA}/libomp.so",
+    ),
+    "opened by MKL": ({"opt/env/lib/libiomp5.so": IOMP}, "/opt/env/lib/libiomp5.so"),
+    "Intel's of two wheels": ({f"{SITE}/a.libs/libiomp5-12ab.so": library(soname="libiomp5-12ab.so"), "opt/env/lib/libiomp5.so": IOMP}, "/opt/env/lib/libiomp5.so"),
+}  # fmt: skip
+ONE_OPENMP = {
+    "of two wheels": {f"{SITE}/a.so": library(needed=("libgomp-3c4d.so.1",), runpath="$ORIGIN"), f"{SITE}/libgomp-3c4d.so.1": library()},
+    "conda's for conda alone": {f"{CONDA}/libomp.so": library(), f"{CONDA}/tool.so": library(needed=("libomp.so",), runpath="$ORIGIN")},
+    "the system's": {f"{SYSTEM}/libomp.so.5": library(soname="libomp.so.5")},
+}  # fmt: skip
+
+
+def openmp_findings(files: Mapping[str, bytes | str]) -> list[tuple[str, str]]:
+    return [
+        (one.where, one.message)
+        for one in audit(with_files(GOMP | dict(files)))
+        if one.code == AuditCode.OPENMP
+    ]
+
+
+@pytest.mark.parametrize("case", TWO_OPENMPS)
+def test_two_openmps_that_one_process_may_load_are_found(case: str):
+    files, place = TWO_OPENMPS[case]
+    ((where, message),) = openmp_findings(files)
+    assert where == place
+    assert f"/{SITE}/torch/lib/libgomp-1a2b.so.1 by /{SITE}/torch/lib/libtorch_cpu.so" in message
+
+
+@pytest.mark.parametrize("case", ONE_OPENMP)
+def test_openmps_that_go_together_are_no_finding(case: str):
+    assert openmp_findings(ONE_OPENMP[case]) == []
+
 
 TAGGED = "cpython-311-x86_64-linux-gnu.so"
 BOOKWORM = {"var/lib/dpkg/status": "Package: libssl3\n"}

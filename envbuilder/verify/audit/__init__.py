@@ -17,7 +17,7 @@ from envbuilder.verify.audit.audited_image import (
 )
 from envbuilder.verify.audit.files import check_rights, check_secrets
 from envbuilder.verify.audit.linked import check_linked
-from envbuilder.verify.audit.needed import check_needed, is_of_environment
+from envbuilder.verify.audit.needed import check_needed, check_openmp, is_of_environment
 
 __all__ = [
     "AuditCode",
@@ -52,6 +52,7 @@ def audit(
         *libraries.check_gpus(image, gpus),
         *check_needed(image, machine),
         *check_linked(image, machine),
+        *check_openmp(image, machine),
         *libraries.check_symbols(image),
         *libraries.check_oldest_host(image, oldest_glibc),
         *libraries.check_copies(image),

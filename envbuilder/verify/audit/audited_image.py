@@ -51,6 +51,7 @@ class AuditCode(CodeEnum):
     PAGES = "EB724", "a kernel with large memory pages cannot load it"
     NEEDED = "EB725", "a program or library needs a library that nothing in the image brings"
     UNDEFINED = "EB726", "a library that links torch needs a symbol that nothing defines"
+    OPENMP = "EB727", "one Python may load two OpenMP libraries that do not go together"
 
 
 class AuditedTree(Protocol):

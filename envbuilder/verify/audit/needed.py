@@ -17,7 +17,7 @@ from typing import Final
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load
 from envbuilder.sources.installed import DPKG
-from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, is_of_conda, same_in
+from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, is_of_conda, same_in, some
 from envbuilder.verify.audit.libraries import resolved, system_folders
 
 Missing = dict[str, tuple[str, ...]]  # path → libraries or symbols
@@ -27,6 +27,8 @@ _LISTED: Final = 6  # libraries that one finding names; its hint names all their
 _DRIVER: Final = re.compile(
     r"lib(cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w-]+|(GLX|EGL|GLESv\w+|vdpau)_nvidia)\.so[\w.]*"
 )
+_GNU: Final = "gomp"
+_OPENMP: Final = re.compile(rf"lib({_GNU}|i?omp5?)(-\w+)?\.so[\d.]*")
 _OS: Final = re.compile(r"(usr/(?!local/)|lib|s?bin/)")
 # NVIDIA's libraries open these parts only on a machine with that fabric. Other folders are of an image that someone else made.
 _JUDGED: Final = re.compile(
@@ -59,6 +61,35 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
                 message=f"`{name}` is not in the image, so each program complains and goes on without it",
                 hint=_repair(image, [posixpath.basename(name)]),
             )  # fmt: skip
+
+
+def check_openmp(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
+    """Find OpenMP of LLVM or Intel beside another one, in what one Python of the environment may load.
+
+    Several of GNU's are no fault: they go together, and many wheels bring one. conda's counts where a module takes it by a run path.
+    """
+    loader, users = Loader(image, machine), dict[str, list[str]]()
+    inside = [
+        elf for elf in loader.elves.values() if is_of_environment(elf.path) and not is_of_conda(elf.path)
+    ]
+    for elf in inside:  # by its name alone, MKL opens Intel's
+        if (match := _OPENMP.fullmatch(elf.name)) and match[1] != _GNU:
+            users[elf.path] = []
+    for elf in loader.below(*inside).values():
+        for name in filter(_OPENMP.fullmatch, elf.needed):
+            library = loader.taken(elf, name)
+            path = library.path if library else image.real(loader.system.get(name, name))
+            users.setdefault(path or name, []).append(elf.path)
+    others = [path for path in users if f"/lib{_GNU}" not in path]
+    if others and len(users) > 1:
+        loaded = "; ".join(
+            f"/{path} by {some(takers) or 'its name'}" for path, takers in sorted(users.items())
+        )
+        yield Finding(
+            code=AuditCode.OPENMP, severity=Severity.WARNING, where=f"/{min(others)}",
+            message=f"one process may load {len(users)} OpenMP libraries: {loaded}",
+            hint="it may end with `OMP: Error #15`, hang or compute slowly: take builds with the OpenMP of torch",
+        )  # fmt: skip
 
 
 def of_owner(

@@ -1,0 +1,80 @@
+"""`init --from FOLDER` loses nothing in silence: what public projects have in their files is in the recipe, or is named.
+
+`docs/evidence/adopt.md` has the projects in which each of these was seen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envbuilder.init import read_source
+from envbuilder.init.requests import Requests
+from tests.support.other_locks import PIXI
+
+POETRY = """\
+[tool.poetry.dependencies]
+python = "^3.11"
+tqdm = "^4"
+wandb = {version = "^0.17", optional = true}
+[tool.poetry.extras]
+log = ["wandb"]
+"""
+SETUP = 'from setuptools import setup\nEXTRAS = {"vis": ["open3d"], "dev": ["black"]}\nsetup(name="a", extras_require=EXTRAS)\n'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    files: Mapping[str, str]
+    wanted: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # a part of each message
+
+
+CASES = {
+    "a list with other versions than the lock beside it": Case(
+        files={"pixi.lock": PIXI, "requirements.txt": "einops==0.6.0\ntqdm==4.66.1\nxxhash>=3\n"},
+        packages=("einops==0.8.0", "tqdm==4.66.1", "xxhash==3.5.0.*"),
+        left=("this lock's versions win over `einops==0.6.0` of",),
+    ),
+    "scripts that a lock's environment starts with": Case(
+        files={"pixi.lock": PIXI, "pixi.toml": '[activation]\nscripts = ["env.sh"]\n[dependencies]\nffmpeg = "*"\n'},
+        packages=("einops==0.8.0", "xxhash==3.5.0.*"), left=("activation: scripts",),
+    ),
+    "Debian's build of a Python module": Case(
+        files={"Dockerfile": "FROM debian:12\nRUN apt-get install -y python3-opencv python3-tk python3-pip libgl1\n"},
+        apt=("python3-tk", "libgl1"), left=("python3-opencv",),
+    ),
+    "the extras of a setup.py": Case(files={"setup.py": SETUP}, left=("extras: vis, dev",)),
+    "a wanted extra of a setup.py": Case(files={"setup.py": SETUP}, wanted=("vis",), packages=("open3d",), left=("extras: dev",)),
+    "the extras of a setup.cfg": Case(
+        files={"setup.cfg": "[options.extras_require]\nvis =\n    open3d\n    trimesh>=4\ndev = black\n"},
+        wanted=("vis",), packages=("open3d", "trimesh>=4"), left=("extras: dev",),
+    ),
+    "what an extra of Poetry alone needs": Case(files={"pyproject.toml": POETRY}, packages=("tqdm<5,>=4",), left=("extras: log",)),
+    "a wanted extra of Poetry": Case(files={"pyproject.toml": POETRY}, wanted=("log",), packages=("tqdm<5,>=4", "wandb<0.18,>=0.17")),
+    "an environment by another name": Case(files={"environment-gpu.yml": "dependencies: [tqdm]\n"}, packages=("tqdm",)),
+    "a second environment": Case(
+        files={"environment-gpu.yml": "dependencies: [einops]\n", "environment.yml": "dependencies: [tqdm]\n"},
+        packages=("tqdm",), left=("environment-gpu.yml: this file is not read",),
+    ),
+    "the version of a library that Debian has": Case(
+        files={"environment.yml": "dependencies: [eigen=3.4, fmt]\n"},
+        apt=("libeigen3-dev", "libfmt-dev"), left=("in its versions, stand for conda's eigen=3.4",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_of_a_project_is_lost_in_silence(tmp_path: Path, name: str):
+    case = CASES[name]
+    for file, text in case.files.items():
+        (tmp_path / file).write_text(text)
+    requests = Requests(wanted=case.wanted)
+    read_source(tmp_path, requests)
+    said = [f"{Path(left.where).name}: {left.message}" for left in requests.left]
+    assert sorted(request.text for request in requests.packages.values()) == list(case.packages)
+    assert tuple(requests.apt)[: len(case.apt)] == case.apt
+    assert all(any(text in message for message in said) for text in case.left), said
