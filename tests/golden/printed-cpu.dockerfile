@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "a03ab81bae7b9781e090053884f5e232b02b8c04ad56c811cf8d001380d335cd",
+| "key": "f795b4a1302c381f425358c920f861bde00d9b24a9e7bdb41c8d4cc5bcada8bc",
 | "name": "fused",
 | "patch": "",
 | "path": "",

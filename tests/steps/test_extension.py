@@ -133,6 +133,18 @@ def test_an_sdist_is_unpacked_without_its_first_folder(program, tmp_path):
     assert stage(program, tmp_path, {}, archive=True, strip=True) == {"setup.py": "s", "csrc/a.cu": "a"}
 
 
+def test_a_program_of_an_sdist_stays_one(program, tmp_path):
+    (tmp_path / "inputs").mkdir()
+    with tarfile.open(tmp_path / "inputs/archive", "w") as tar:
+        for name, mode in (("dw-1/configure", 0o755), ("dw-1/a.c", 0o600)):
+            member = tarfile.TarInfo(name)
+            member.mode = mode
+            tar.addfile(member)
+    stage(program, tmp_path, {}, archive=True, strip=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "src").iterdir()}
+    assert modes == {"configure": 0o755, "a.c": 0o644}
+
+
 def test_an_sdist_in_a_zip_file_is_unpacked_as_well(program, tmp_path):
     (tmp_path / "inputs").mkdir()
     write_sdist(tmp_path, "dw", "1", {"setup.py": "s", "csrc/a.cu": "a"}, ".zip").rename(
