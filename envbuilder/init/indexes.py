@@ -21,6 +21,8 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     indexes: dict[str, WheelIndex] = {}
     listed: set[str] = set()
     for option, address, where in requests.indexes:
+        if any(address in (index.url, index.find_links) for index in indexes.values()):
+            continue
         rows = [row for row in table.rows if row.package in wanted - listed and row.is_at(address)]
         names = tuple(row.package for row in rows if _is_for(row, address, recipe))
         key = "find_links" if option == "--find-links" else "url"

@@ -1036,6 +1036,19 @@ def test_pages_whose_packages_are_known_become_indexes(tmp_path: Path, monkeypat
     assert "and not NVIDIA/apex" in left["requirements.txt:9"].message
 
 
+def test_a_page_that_is_named_for_each_package_is_taken_once(tmp_path: Path):
+    page = "https://data.pyg.org/whl/torch-2.6.0+cu124.html"
+    lines = [f"{name} -f {page}" for name in ("torch-cluster", "torch-scatter", "torch-sparse")]
+    given = ["python=3.11", "pytorch=2.6.0", "pytorch-cuda=12.4", {"pip": lines}]
+    (tmp_path / "environment.yml").write_text(f"channels: [pytorch]\ndependencies: {json.dumps(given)}\n")
+    requests = Requests(gpus=("A100",))
+    read_source(tmp_path / "environment.yml", requests)
+    recipe, _ = make("mine", tmp_path / "recipes", requests, ())
+    (index,) = recipe.indexes
+    assert (index.place, index.packages) == (page, ("torch-cluster", "torch-scatter", "torch-sparse"))
+    assert not [finding.message for finding in requests.left if page in finding.message]
+
+
 def test_a_page_for_another_torch_leaves_a_package_to_be_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
