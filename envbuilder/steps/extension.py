@@ -460,21 +460,11 @@ def build_project(spec, jobs, out):
     if os.path.lexists(lock):
         os.unlink(lock)
     # As in the Python layer: byte code is never compared with its source, and names its path in the image.
-    # `-W ignore`: before Python 3.11 a warning leaves its mark on the byte code that follows.
-    words = [
-        "-W",
-        "ignore",
-        "-m",
-        "compileall",
-        "-q",
-        "--invalidation-mode",
-        "unchecked-hash",
-        "-s",
-        tree,
-        "-p",
-        "/",
-    ]
-    run([sys.executable, *words, tree + PREFIX + "/lib"], env, project)
+    # `-W ignore`: before Python 3.11 a warning leaves its mark on the byte code that follows. A file may be none of this Python's.
+    words = ["-W", "ignore", "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash", "-s"]
+    installed = tree + PREFIX + "/lib"
+    subprocess.run([sys.executable, *words, tree, "-p", "/", installed], env=env, cwd=project, check=False)
+    run([sys.executable, STEPS + "/byte_code.py", "check", installed], env, project)
     run_step("compile_call.py", {"function": "", "facts": FACTS}, env, project)
     facts = read_json(FACTS)
     del facts["files"]

@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "f795b4a1302c381f425358c920f861bde00d9b24a9e7bdb41c8d4cc5bcada8bc",
+| "key": "6fb0d220e8b1404ded3e3b82060c0508329272b959aee763e607932980e6fe28",
 | "name": "fused",
 | "patch": "",
 | "path": "",

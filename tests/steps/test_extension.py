@@ -466,6 +466,23 @@ def test_a_setup_gets_its_options(machine: Machine):
 
 
 @pytest.mark.programs
+def test_a_file_that_is_no_python_of_today_does_not_end_the_build(machine: Machine):
+    """OpenPCDet has one, which nothing imports."""
+    files = own_backend("old", "1.0")
+    files["backend.py"] += (
+        "\nmake = build_wheel\ndef build_wheel(folder, config_settings=None, metadata_directory=None):\n"
+        "    wheel = make(folder)\n"
+        "    with zipfile.ZipFile(folder + '/' + wheel, 'a') as archive:\n"
+        "        archive.writestr('dated.py', 'import .old as dated')\n"
+        "    return wheel\n"
+    )
+    (made,) = machine.build(machine.project("old", {f"old/{path}": text for path, text in files.items()}))
+    names = {path.name for path in (made.folder / "tree").rglob("*") if path.is_file()}
+    assert {"dated.py", "old.py", "old.cpython-311.pyc"} <= names
+    assert "dated.cpython-311.pyc" not in names
+
+
+@pytest.mark.programs
 def test_a_setup_that_calls_git_builds_without_a_repository(machine: Machine, tmp_path: Path):
     files = own_backend("ver", "1.0")
     files["backend.py"] += (
