@@ -170,8 +170,8 @@ class Store:
         """Yield the build directory of an extension, which later builds use too. Hold its lock while using it.
 
         It is emptied unless it is as the last build left it. A killed build leaves no inventory: what it compiled is
-        used until the machine starts anew, because only a power cut loses what programs have written. `mend` gets the time at
-        which that build began, removes what it may have left unfinished, and returns whether the rest is of use.
+        used until the machine starts anew, because only a power cut loses what programs have written. After a build that was
+        killed, stopped or failed, `mend` gets the time at which that build began, removes what it may have left unfinished, and returns whether the rest is of use.
         """
         path = self.root / "build-directories" / key
         inventory = self._inventory(path)
@@ -192,7 +192,7 @@ class Store:
             # A project may leave what cannot be read, and is then built anew.
             with contextlib.suppress(OSError):
                 self.note(path)
-            running.unlink(missing_ok=True)
+        running.unlink(missing_ok=True)
 
     def has_artifact(self, digest: Sha256) -> bool:
         """Return whether the file with this digest is there. One with another content is named and removed."""

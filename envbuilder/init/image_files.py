@@ -47,7 +47,7 @@ _FLOW: Final = re.compile(r"^\s*(if|for|while|until|case|function)\b|^\s*\w+ ?\(
 def read_dockerfile(path: Path, requests: Requests) -> None:
     """Read every instruction; raises UsageError for what cannot be read."""
     arguments: dict[str, str] = {}
-    copied = shell_lines.Copied(context=path.parent)
+    copied = shell_lines.Copied(context=path.parent, top=requests.top)
     text, documents = _without_documents(read_text(path))
     parts = DockerfileParser(fileobj=io.BytesIO(text.encode())).structure
     if not any(part["instruction"] == "FROM" for part in parts):

@@ -10,6 +10,9 @@ from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.packages import build_of
 from envbuilder.recipe.wheel_sources import ADDRESS, WheelIndex, index_entry, name_after
 
+# The end of a package's name that says for which CUDA it is: spconv-cu120, cupy-cuda12x.
+_BUILT_FOR = re.compile(r"-cu(?:da)?(1\d)[\dx]$")
+
 
 def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     """Return the recipe with `indexes` for the addresses whose packages are known, and report each other address.
@@ -21,6 +24,8 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     indexes: dict[str, WheelIndex] = {}
     listed: set[str] = set()
     for option, address, where in requests.indexes:
+        if any(address in (index.url, index.find_links) for index in indexes.values()):
+            continue
         rows = [row for row in table.rows if row.package in wanted - listed and row.is_at(address)]
         names = tuple(row.package for row in rows if _is_for(row, address, recipe))
         key = "find_links" if option == "--find-links" else "url"
@@ -39,6 +44,13 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
         if name not in listed:
             row, build = table.by_name[name], build_of(recipe.cuda)
             requests.leave(request.where, request.text, row.wrong, hint=row.advice(recipe.pytorch, build))
+    for name, request in requests.packages.items():
+        built = _BUILT_FOR.search(name)
+        if built and recipe.cuda and built[1] != recipe.cuda.partition(".")[0]:
+            message = f"`{name}` is for CUDA {built[1]}, and the recipe has {recipe.cuda}"
+            requests.note(
+                request.where, message, hint=f"take `{name[: built.start()]}-cu…` of CUDA {recipe.cuda}"
+            )
     known = requests.compiled | {name: request.text for name, request in requests.misnamed.items()}
     stay = [
         each for each in recipe.extensions if each.sdist.partition("==")[0].replace("_", "-") not in listed

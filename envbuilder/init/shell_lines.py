@@ -73,11 +73,19 @@ _NVIDIA: Final = re.compile(
 )
 
 
+def _names(source: str, folder: Path) -> list[str]:
+    """Return what a folder has under a path of COPY, which may be a pattern."""
+    # `Path.glob` ends with an error for a pattern such as `a**`.
+    names = glob(source, root_dir=folder) if set(source) & set("*?[") else [source]  # noqa: PTH207
+    return sorted(name for name in names if (folder / name).exists())
+
+
 @dataclass(slots=True, kw_only=True)
 class Copied:
     """The files that COPY and ADD brought so far. All stages share it, because a later stage may name any of them."""
 
     context: Path  # the Dockerfile's folder
+    top: Path | None = None  # the project's folder, which is the context of a Dockerfile below it too
     folder: str = "/"  # WORKDIR
     before: str = "/"  # the folder before the last `cd`
     files: list[tuple[Path, str, bool]] = field(default_factory=list)  # source, target, target is a folder
@@ -98,10 +106,10 @@ class Copied:
         *sources, target = plain
         is_folder = len(sources) > 1 or target.endswith(("/", "."))
         for source in (source.lstrip("/") for source in sources if "://" not in source):
-            # `Path.glob` ends with an error for a pattern such as `a**`.
-            is_pattern = set(source) & set("*?[")
-            names = sorted(glob(source, root_dir=self.context)) if is_pattern else [source]  # noqa: PTH207
-            self.files += [(self.context / name, self._target(target), is_folder) for name in names]
+            folders = [folder for folder in (self.top, self.context) if folder and _names(source, folder)]
+            for folder in folders or [self.context]:  # what lies beside the Dockerfile wins
+                paths = [folder / name for name in _names(source, folder) or (source,)]
+                self.files += [(path, self._target(target), is_folder) for path in paths]
 
     def locate(self, name: str) -> Path | None:
         """Return the file or folder of the context behind a path, or None."""

@@ -20,7 +20,7 @@ from envbuilder.recipe.extension import BUILD_SOURCE, Form
 
 # The program, what it starts and what it imports.
 FILES: Final = (
-    "extension.py", "gpu_code.py", "capture_calls.py", "compile_call.py", "sitecustomize.py", "steady.c", "no_comment.ld", "git.sh"
+    "extension.py", "byte_code.py", "gpu_code.py", "capture_calls.py", "compile_call.py", "sitecustomize.py", "steady.c", "no_comment.ld", "git.sh"
 )  # fmt: skip
 PREFIX: Final = "/opt/env"
 PYTHON: Final = f"{PREFIX}/bin/python"

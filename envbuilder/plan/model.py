@@ -174,7 +174,7 @@ class PythonStep:
 
     def _wheel_of(self, sdist: Artifact, plan: "Plan") -> Program:
         """Return the program that builds the wheel of a source distribution."""
-        files: tuple[str, ...] = ("build_sdist.py", "sitecustomize.py")
+        files: tuple[str, ...] = ("build_sdist.py", "extension.py", "gpu_code.py", "sitecustomize.py")
         flags = STRIP
         if plan.processor is not X86_64:
             files, flags = (*files, NO_COMMENT), f"{STRIP},-T,{PROGRAMS}/{NO_COMMENT}"

@@ -144,6 +144,7 @@ def place(sources, folder):
             remove(target)
         if not os.path.exists(target) or read(target) != content:
             write(target, content)
+        shutil.copymode(os.path.join(sources, name), target)
 
 
 def clear_space(*, is_kept):
@@ -181,7 +182,7 @@ def stage(spec, inputs):
 def unpack(archive, strip):
     """Unpack a tar or zip file into NEW. A link stands for the file that it names, a dangling one for nothing."""
     left = TIMES * os.stat(archive).st_size + SPARE
-    for name, stream in tar_files(archive) if tarfile.is_tarfile(archive) else zip_files(archive):
+    for name, stream, mode in tar_files(archive) if tarfile.is_tarfile(archive) else zip_files(archive):
         if name.startswith("/") or ".." in name.split("/"):
             sys.exit(f"the archive holds {name}, which would be written outside its folder")
         parts = [part for part in name.split("/") if part not in ("", ".")][1 if strip else 0 :]
@@ -191,6 +192,7 @@ def unpack(archive, strip):
             sys.exit(f"the archive unpacks to more than {TIMES} times its size")
         if parts:
             write(os.path.join(NEW, *parts), content)
+            os.chmod(os.path.join(NEW, *parts), 0o755 if mode & 0o100 else 0o644)
 
 
 def tar_files(archive):
@@ -201,7 +203,7 @@ def tar_files(archive):
             except (KeyError, RecursionError):  # a dangling link, or a circle of them
                 continue
             if stream:
-                yield member.name, stream
+                yield member.name, stream, member.mode
 
 
 def zip_files(archive):
@@ -209,7 +211,7 @@ def zip_files(archive):
         for member in members.infolist():
             if not member.is_dir():
                 with members.open(member) as stream:
-                    yield member.filename, stream
+                    yield member.filename, stream, member.external_attr >> 16
 
 
 def lines_of(content):
@@ -458,21 +460,11 @@ def build_project(spec, jobs, out):
     if os.path.lexists(lock):
         os.unlink(lock)
     # As in the Python layer: byte code is never compared with its source, and names its path in the image.
-    # `-W ignore`: before Python 3.11 a warning leaves its mark on the byte code that follows.
-    words = [
-        "-W",
-        "ignore",
-        "-m",
-        "compileall",
-        "-q",
-        "--invalidation-mode",
-        "unchecked-hash",
-        "-s",
-        tree,
-        "-p",
-        "/",
-    ]
-    run([sys.executable, *words, tree + PREFIX + "/lib"], env, project)
+    # `-W ignore`: before Python 3.11 a warning leaves its mark on the byte code that follows. A file may be none of this Python's.
+    words = ["-W", "ignore", "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash", "-s"]
+    installed = tree + PREFIX + "/lib"
+    subprocess.run([sys.executable, *words, tree, "-p", "/", installed], env=env, cwd=project, check=False)
+    run([sys.executable, STEPS + "/byte_code.py", "check", installed], env, project)
     run_step("compile_call.py", {"function": "", "facts": FACTS}, env, project)
     facts = read_json(FACTS)
     del facts["files"]
@@ -552,20 +544,24 @@ def finish(spec, out, key, entry, facts, libraries, has_cuda):
             sys.exit(f"the extension `{spec['name']}` holds code for {has}; the recipe's GPUs need {need}")
 
 
-def compilers(path):
-    """Return how many compilers may run at once: as the runner says, otherwise by cores and memory."""
+def compilers(spec_file):
+    """Return how many compilers may run at once, as the runner says, otherwise by cores and memory; and whether it keeps SPACE."""
+    path = os.path.join(os.path.dirname(spec_file), "jobs")
     if os.path.exists(path):
-        return int(read(path))
+        return int(read(path)), True
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY))
+    return max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY)), False
+
+
+def note_memory(out):
+    """Write how much the largest process so far took, of all that this program waited for, and that these did."""
+    write(os.path.join(out, "memory"), b"%d" % (resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10))
 
 
 def main(spec_file, inputs, out):
     os.umask(0o022)
     spec, first, captured = read_json(spec_file), os.path.join(out, "0"), os.path.join(inputs, "captured")
-    # Of a runner that keeps SPACE for the next build.
-    settings = os.path.join(os.path.dirname(spec_file), "jobs")
-    jobs, is_kept = compilers(settings), os.path.exists(settings)
+    jobs, is_kept = compilers(spec_file)
     empty_folder(SCRATCH)
     os.mkdir(SCRATCH + "/customize")
     shutil.copyfile(STEPS + "/sitecustomize.py", SCRATCH + "/customize/sitecustomize.py")
@@ -592,10 +588,7 @@ def main(spec_file, inputs, out):
                 compile_all(spec, jobs, out)
     finally:
         if is_kept:
-            largest = (
-                resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
-            )  # of one process, all below included
-            write(os.path.join(out, "memory"), b"%d" % largest)
+            note_memory(out)
     clear_space(is_kept=is_kept)
     remove(SCRATCH)
 

@@ -18,7 +18,7 @@ import pytest
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.builder import pipeline
 from envbuilder.builder.extensions import compile as compile_module
-from envbuilder.builder.extensions.compile import NVCC_MEMORY, ExtensionBuilder, Slots
+from envbuilder.builder.extensions.compile import ExtensionBuilder
 from envbuilder.builder.extensions.compiled import (
     CachedExtension,
     cells,
@@ -30,7 +30,7 @@ from envbuilder.builder.extensions.compiled import (
     origin,
 )
 from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
-from envbuilder.builder.job import BuildJob, SharedStores
+from envbuilder.builder.job import NVCC_MEMORY, BuildJob, SharedStores, Slots
 from envbuilder.builder.recipe_tests import (
     Import,
     explain_import,

@@ -16,8 +16,7 @@ import uv
 
 from envbuilder import runtime as image
 from envbuilder import steps
-from envbuilder.builder.extensions.compile import compilers
-from envbuilder.builder.job import BuildJob, prepare_run, progress, run_outside, tools
+from envbuilder.builder.job import BuildJob, compilers, prepare_run, progress, run_outside, tools
 from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, make_root, minimal_python, unpack_minimal

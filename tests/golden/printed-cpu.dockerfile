@@ -519,7 +519,7 @@ file 644 /step/spec.json <<'END'
 | },
 | "form": "load",
 | "gpus": [],
-| "key": "a03ab81bae7b9781e090053884f5e232b02b8c04ad56c811cf8d001380d335cd",
+| "key": "6fb0d220e8b1404ded3e3b82060c0508329272b959aee763e607932980e6fe28",
 | "name": "fused",
 | "patch": "",
 | "path": "",

@@ -1037,6 +1037,47 @@ def test_pages_whose_packages_are_known_become_indexes(tmp_path: Path, monkeypat
     assert "and not NVIDIA/apex" in left["requirements.txt:9"].message
 
 
+def test_a_page_that_is_named_for_each_package_is_taken_once(tmp_path: Path):
+    page = "https://data.pyg.org/whl/torch-2.6.0+cu124.html"
+    lines = [f"{name} -f {page}" for name in ("torch-cluster", "torch-scatter", "torch-sparse")]
+    given = ["python=3.11", "pytorch=2.6.0", "pytorch-cuda=12.4", {"pip": lines}]
+    (tmp_path / "environment.yml").write_text(f"channels: [pytorch]\ndependencies: {json.dumps(given)}\n")
+    requests = Requests(gpus=("A100",))
+    read_source(tmp_path / "environment.yml", requests)
+    recipe, _ = make("mine", tmp_path / "recipes", requests, ())
+    (index,) = recipe.indexes
+    assert (index.place, index.packages) == (page, ("torch-cluster", "torch-scatter", "torch-sparse"))
+    assert not [finding.message for finding in requests.left if page in finding.message]
+
+
+def test_a_package_that_is_named_for_another_cuda_is_named(tmp_path: Path):
+    names = ["spconv-cu102", "spconv-cu120", "cupy-cuda11x", "cupy-cuda12x", "einops"]
+    given = ["python=3.11", "pytorch=2.6.0", "pytorch-cuda=12.4", {"pip": names}]
+    (tmp_path / "environment.yml").write_text(f"channels: [pytorch]\ndependencies: {json.dumps(given)}\n")
+    requests = Requests(gpus=("A100",))
+    read_source(tmp_path / "environment.yml", requests)
+    make("mine", tmp_path / "recipes", requests, ())
+    said = [finding.message for finding in requests.left if "is for CUDA" in finding.message]
+    assert said == [
+        "`spconv-cu102` is for CUDA 10, and the recipe has 12.4", "`cupy-cuda11x` is for CUDA 11, and the recipe has 12.4"
+    ]  # fmt: skip
+
+
+def test_a_dockerfile_in_a_folder_copies_from_the_projects_folder_too(tmp_path: Path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "needs").mkdir()
+    (tmp_path / "needs/first.txt").write_text("einops\n")
+    (tmp_path / "second.txt").write_text("tqdm\n")
+    lines = ["FROM python:3.11", "COPY needs/*.txt /opt/", "COPY . /code"]
+    lines += ["RUN pip install -r /opt/first.txt", "RUN pip install -r /code/second.txt"]
+    (tmp_path / "docker/Dockerfile").write_text("\n".join(lines))
+    requests = Requests()
+    read_source(tmp_path, requests)
+    assert {"einops", "tqdm"} <= requests.packages.keys()
+    assert not [finding.message for finding in requests.left if "there is no file" in finding.message]
+
+
 def test_a_page_for_another_torch_leaves_a_package_to_be_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

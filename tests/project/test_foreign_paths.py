@@ -44,7 +44,6 @@ ALLOWED = {
     ("builder/extensions/compiled.py", "load_calls", "read_text"): OUR_OWN,
     ("builder/extensions/compiler_errors.py", "_lacking", "glob"): LISTED,
     ("builder/extensions/built_wheels.py", "_built_wheel", "glob"): OUR_OWN,
-    ("builder/extensions/built_wheels.py", "_built_wheel", "mkdir"): FRESH,
     ("builder/recipe_tests.py", "import_in_sif", "read_text"): "a program of this package",
     ("core/archive.py", "__init__", "open"): STORED,
     ("core/archive.py", "read", "open"): "a member of a zip file",

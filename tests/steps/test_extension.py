@@ -133,6 +133,18 @@ def test_an_sdist_is_unpacked_without_its_first_folder(program, tmp_path):
     assert stage(program, tmp_path, {}, archive=True, strip=True) == {"setup.py": "s", "csrc/a.cu": "a"}
 
 
+def test_a_program_of_an_sdist_stays_one(program, tmp_path):
+    (tmp_path / "inputs").mkdir()
+    with tarfile.open(tmp_path / "inputs/archive", "w") as tar:
+        for name, mode in (("dw-1/configure", 0o755), ("dw-1/a.c", 0o600)):
+            member = tarfile.TarInfo(name)
+            member.mode = mode
+            tar.addfile(member)
+    stage(program, tmp_path, {}, archive=True, strip=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "src").iterdir()}
+    assert modes == {"configure": 0o755, "a.c": 0o644}
+
+
 def test_an_sdist_in_a_zip_file_is_unpacked_as_well(program, tmp_path):
     (tmp_path / "inputs").mkdir()
     write_sdist(tmp_path, "dw", "1", {"setup.py": "s", "csrc/a.cu": "a"}, ".zip").rename(
@@ -451,6 +463,23 @@ def test_a_setup_gets_its_options(machine: Machine):
     assert machine.build(machine.project("opt", files, options=("--cpp_ext", "--cuda_ext")))
     with pytest.raises(CompileError, match="AssertionError"):
         machine.build(machine.project("opt", files))
+
+
+@pytest.mark.programs
+def test_a_file_that_is_no_python_of_today_does_not_end_the_build(machine: Machine):
+    """OpenPCDet has one, which nothing imports."""
+    files = own_backend("old", "1.0")
+    files["backend.py"] += (
+        "\nmake = build_wheel\ndef build_wheel(folder, config_settings=None, metadata_directory=None):\n"
+        "    wheel = make(folder)\n"
+        "    with zipfile.ZipFile(folder + '/' + wheel, 'a') as archive:\n"
+        "        archive.writestr('dated.py', 'import .old as dated')\n"
+        "    return wheel\n"
+    )
+    (made,) = machine.build(machine.project("old", {f"old/{path}": text for path, text in files.items()}))
+    names = {path.name for path in (made.folder / "tree").rglob("*") if path.is_file()}
+    assert {"dated.py", "old.py", "old.cpython-311.pyc"} <= names
+    assert "dated.cpython-311.pyc" not in names
 
 
 @pytest.mark.programs

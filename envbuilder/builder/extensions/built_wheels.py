@@ -3,6 +3,7 @@
 The store keeps a wheel under what decides its bytes, so an edit of other packages, or another recipe, does not build it again.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,21 +12,22 @@ from typing import Final
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from envbuilder.builder.extensions.compiled import answers
+from envbuilder.builder.extensions.compile import KILLED, MANY, run_compilers
+from envbuilder.builder.extensions.compiled import answers, drop_unfinished, known_memory
 from envbuilder.builder.extensions.compiler_errors import explain_failure
 from envbuilder.builder.job import BuildJob, prepare_run, tools
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.beneath import copy_beneath, walk_beneath
 from envbuilder.core.budget import LastLines
-from envbuilder.core.cache import Sha256
-from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.errors import BuildError, CommandError, CompileError
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
+from envbuilder.plan.extension import BUILD_DIRECTORY
 from envbuilder.plan.model import Plan, PythonStep
 from envbuilder.plan.program import Program
 from envbuilder.runners.sandbox import Mount
 
-_SPACE: Final = "/space"  # in the sandbox: where `build_sdist.py` works
 _WHEEL: Final = re.compile(r"[A-Za-z0-9_.+!-]+\.whl")
 
 
@@ -41,7 +43,7 @@ def wheel_commands(
     """Yield the commands for the wheels that the store lacks. `work` stands for their temporary folder."""
     for part in step.made_by(job.plan).parts:
         if not job.store.holds(_entry(part, job), whole=True):
-            yield _command(part, root(part), work)
+            yield _command(part, root(part), work, work / "space")
 
 
 def wheel_key(part: Program, plan: Plan) -> Sha256:
@@ -53,9 +55,9 @@ def _entry(part: Program, job: BuildJob) -> Path:
     return job.store.extension(wheel_key(part, job.plan))
 
 
-def _command(part: Program, root: SandboxRoot, work: Path) -> Command:
-    space = Mount(source=work / "space", target=_SPACE, writable=True)
-    return replace(program_command(part, root, work, (space,)), chatty=True)
+def _command(part: Program, root: SandboxRoot, work: Path, space: Path) -> Command:
+    mount = Mount(source=space, target=BUILD_DIRECTORY, writable=True)
+    return program_command(part, root, work, (mount,))
 
 
 def _built_wheel(
@@ -63,20 +65,29 @@ def _built_wheel(
 ) -> Path:
     store, title = job.store, f"{sdist.name} {sdist.version}"
     folder = _entry(part, job)
+    build_key = sha256_text(json.dumps([folder.name, job.origin]))
+
+    def explain(lines: LastLines, failure: CommandError) -> CompileError:
+        failure.hint = (
+            "the log has all lines; packages of the distribution that the build misses belong into `apt`"
+        )
+        error = explain_failure(title, lines, failure, kind="source distribution")
+        if any(finding.code == KILLED for finding in error.findings):
+            error.hint = "name a version that has a wheel, or build on a machine with more memory"
+            error.findings = tuple(replace(finding, hint=error.hint) for finding in error.findings)
+        return error
+
     with store.lock(f"extension-{folder.name}"):
         if not store.holds(folder, whole=True) and not job.fetch_extension(folder, title):
             ground = root(part)
             with (
+                job.slots.take(MANY, known_memory(sdist, job.origin, store)) as jobs,
                 job.console.step(f"build `{title}`"), store.workspace() as work, store.renewed(folder) as out,
+                store.build_directory(build_key, drop_unfinished) as space,
             ):  # fmt: skip
                 prepare_run(part, work, store)
-                (work / "space").mkdir()
-                lines = LastLines()
-                try:
-                    job.runner.run(_command(part, ground, work), on_line=lines.append)
-                except CommandError as failure:
-                    failure.hint = "the log has all lines; packages of the distribution that the build misses belong into `apt`"
-                    raise explain_failure(title, lines, failure, kind="source distribution") from failure
+                command = _command(part, ground, work, space)
+                run_compilers(command, work, job, explain, of=sdist, name=title, jobs=jobs)
                 name = _wheel_in(work, sdist)
                 copy_beneath(work, f"out/{name}", out / name)
     (wheel,) = folder.glob("*.whl")

@@ -8,7 +8,6 @@ import contextlib
 import json
 import posixpath
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,8 @@ from typing import Final, TypeVar, assert_never
 
 from envbuilder.builder.extensions import compiled as entries
 from envbuilder.builder.extensions.compiled import (
-    NVCC_MEMORY,
     CachedExtension,
+    Compiled,
     ExtensionCode,
     find_extensions,
     find_twins,
@@ -38,14 +37,13 @@ from envbuilder.builder.extensions.compiler_errors import (
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.job import BuildJob, prepare_run
+from envbuilder.builder.job import BuildJob, compilers, prepare_run
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, CompileError, SpaceError
 from envbuilder.core.process import Command
-from envbuilder.core.system import Limits
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import (
     BUILD_DIRECTORY,
@@ -66,9 +64,13 @@ from envbuilder.runners.sandbox import Mount, take_over
 
 MANY: Final = 1 << 20  # compilers that a project may start, as far as there are slots
 Item = TypeVar("Item")
-_COMPILED: Final = re.compile(rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b")
+# As ninja prints a command, and as CMake and Meson say what it does.
+_COMPILED: Final = re.compile(
+    rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b"
+    r"|^\[\d+/\d+\] (?:Building|Compiling) \S+ object (\S+)\.o\b"
+)
 _COUNT: Final = re.compile(r"^\[(\d+)/(\d+)\] ")
-_KILLED: Final = "EB627"  # a compiler ran out of memory
+KILLED: Final = "EB627"  # a compiler ran out of memory
 _LONG: Final = 90.0  # seconds that are worth an estimate
 _STOPPED: Final = "envbuilder capture stopped: "  # of `capture_calls.py`
 
@@ -104,36 +106,7 @@ def _space(build_dir: Path) -> Mount:
     return Mount(source=build_dir, target=BUILD_DIRECTORY, writable=True)
 
 
-def compilers(limits: Limits, memory: int = NVCC_MEMORY) -> int:
-    """Return how many compilers that take so many bytes may run at once, by cores and memory."""
-    return max(1, min(limits.threads, limits.memory // memory))
-
-
 # ---- the build
-
-
-class Slots:
-    """Limit the number of compiler processes across all extensions, and the memory that they take."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._free, self._memory = max(1, limits.threads), limits.memory
-        self._changed = threading.Condition()
-
-    @contextlib.contextmanager
-    def take(self, wanted: int, each: int = NVCC_MEMORY) -> Iterator[int]:
-        """Take the wanted number of slots of `each` so many bytes, at most all, and free them at the end. Yields their number."""
-        number = max(1, min(wanted, compilers(self._limits, each)))
-        memory = min(number * each, self._limits.memory)
-        with self._changed:
-            self._changed.wait_for(lambda: self._free >= number and self._memory >= memory)
-            self._free, self._memory = self._free - number, self._memory - memory
-        try:
-            yield number
-        finally:
-            with self._changed:
-                self._free, self._memory = self._free + number, self._memory + memory
-                self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +127,6 @@ class ExtensionBuilder:
     def __init__(self, job: BuildJob, root: Callable[[Program], SandboxRoot]) -> None:
         self._job, self._root = job, root
         self._ground = job.plan.ground
-        self._slots = Slots(job.limits)
 
     def build(self) -> tuple[CachedExtension, ...]:
         """Return every extension, in the recipe's order. Raises one BuildError for all that failed."""
@@ -203,7 +175,7 @@ class ExtensionBuilder:
             root = self._root(program)
             with (
                 self._say_failure(extension.name),
-                self._slots.take(1),
+                self._job.slots.take(1),
                 self._job.console.step(f"capture `{extension.name}`") as shown,
                 store.renewed(store.extension(key)) as folder,
             ):
@@ -256,7 +228,7 @@ class ExtensionBuilder:
                 build_key = sha256_text(json.dumps(decided_by))
                 with (
                     self._say_failure(name),
-                    self._slots.take(
+                    self._job.slots.take(
                         task.jobs, known_memory(task.extension, self._job.origin, store)
                     ) as taken,
                     store.lock(f"build-directories-{build_key}"),
@@ -290,69 +262,97 @@ class ExtensionBuilder:
     @contextlib.contextmanager
     def _ran(self, task: _Task, build_dir: Path, root: SandboxRoot) -> Iterator[Path]:
         """Run a task in the sandbox, and yield its OUT. Raises BuildError with the cause of a failure."""
-        lines, name, extension = LastLines(), task.name, task.extension
-        began = time.monotonic()
+        name, extension = task.name, task.extension
+        is_project, is_capture = extension.form is Form.PROJECT, extension.form is Form.CAPTURE
 
         def read(line: str) -> None:
-            lines.append(line)
-            if compiled := _COMPILED.search(line):
-                progress = _progress(line, time.monotonic() - began)
-                self._job.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
             if report := read_report(line, _STOPPED):
                 message = f"`{report.line}` stops at {report.place}, which computes on a GPU: no later call is compiled"
                 self._job.console.say(f"  {name}: warning: {message}")
 
+        def explain(lines: LastLines, failure: CommandError) -> CompileError:
+            explain_targets(name, extension, out, build_dir, self._ground.gpus)
+            return explain_failure(
+                name, lines, failure,
+                compiles=not is_capture or task.captured is not None,
+                folder=extension.path.removeprefix(HERE) if is_project else "",
+                called=task.called,
+                setup=_setup(build_dir, extension.path) if is_project else "",
+            )  # fmt: skip
+
         with self._job.store.workspace() as work:
             out = prepare_run(task.program, work, self._job.store)
-            save_text(work / "step/jobs", str(task.jobs))
             mounts = [_space(build_dir)]
             if task.captured:
                 (work / "step/inputs" / CAPTURED).mkdir()
                 mounts.append(Mount(source=task.captured, target=f"{INPUTS}/{CAPTURED}"))
-            command = replace(program_command(task.program, root, work, mounts), chatty=True)
-            try:
-                self._job.runner.run(command, on_line=read)
-            except SpaceError:
-                raise
-            except CommandError as failure:
-                explain_targets(name, extension, out, build_dir, self._ground.gpus)
-                is_project = extension.form is Form.PROJECT
-                error = explain_failure(
-                    name, lines, failure,
-                    compiles=extension.form is not Form.CAPTURE or task.captured is not None,
-                    folder=extension.path.removeprefix(HERE) if is_project else "",
-                    called=task.called,
-                    setup=_setup(build_dir, extension.path) if is_project else "",
-                )  # fmt: skip
-                raise self._with_memory(error, task, read_memory(out)) from failure
-            is_capture = extension.form is Form.CAPTURE and task.captured is None
-            if not is_capture and (size := read_memory(out)):
-                save_memory(extension, self._job.origin, self._job.store, size)
+            command = program_command(task.program, root, work, mounts)
+            of = None if is_capture and task.captured is None else extension
+            run_compilers(command, work, self._job, explain, of=of, name=name, jobs=task.jobs, read=read)
             yield out
 
-    def _with_memory(self, error: CompileError, task: _Task, size: int) -> CompileError:
-        """Return the error. Where a compiler was killed, note that each takes more, for the next build, and say so."""
-        if size and any(finding.code == _KILLED for finding in error.findings):
-            jobs = min(task.jobs, self._job.limits.threads)
-            each = max(size, 2 * self._job.limits.memory // jobs)
-            save_memory(task.extension, self._job.origin, self._job.store, each)
-            fewer = compilers(self._job.limits, each)
-            error.hint = (
-                f"the largest process had {size / 1e9:.1f} GB, with up to {jobs} at once; the next build runs up to {fewer} "
-                f"at once and keeps what is compiled; {error.hint}"
-            )
-            error.findings = tuple(replace(finding, hint=error.hint) for finding in error.findings)
-        return error
+
+def run_compilers(
+    command: Command, work: Path, job: BuildJob, explain: Callable[[LastLines, CommandError], CompileError], *,
+    of: Compiled | None, name: str, jobs: int, read: Callable[[str], object] = lambda _: None,
+) -> None:  # fmt: skip
+    """Run a program in `work` that compiles, `jobs` files at once, show its progress, and note for the next run of `of` what it took.
+
+    Raises what `explain` makes of a failure. Where a compiler was killed, the next run starts fewer.
+    """
+    lines, run = LastLines(), _NinjaRun(began=time.monotonic())
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if compiled := _COMPILED.search(line):
+            progress = run.progress(line, time.monotonic())
+            job.console.say(f"  {name}: {Path(compiled[1] or compiled[2]).name}{progress}")
+        read(line)
+
+    save_text(work / "step/jobs", f"{jobs}")
+    try:
+        job.runner.run(replace(command, chatty=True), on_line=on_line)
+    except SpaceError:
+        raise
+    except CommandError as failure:
+        error, size = explain(lines, failure), read_memory(work / "out")
+        if of and size and any(finding.code == KILLED for finding in error.findings):
+            _expect_more(error, of, job, size, min(jobs, job.limits.threads))
+        raise error from failure
+    if of and (size := read_memory(work / "out")):
+        save_memory(of, job.origin, job.store, size)
 
 
-def _progress(line: str, seconds: float) -> str:
-    """Return what a line of ninja says of the commands so far, with an estimate once it is of use; "" for another line."""
-    if not (count := _COUNT.match(line)):
-        return ""
-    done, every = int(count[1]), int(count[2])
-    left = seconds / max(done, 1) * (every - done)
-    estimate = f", about {left / 60:.0f} min left" if left >= _LONG else ""
-    return f" ({done} of {every} commands{estimate})"
+def _expect_more(error: CompileError, of: Compiled, job: BuildJob, size: int, jobs: int) -> None:
+    """Note, after a compiler was killed, that each takes more than it got, and let the error say so."""
+    each = max(size, 2 * job.limits.memory // jobs)
+    save_memory(of, job.origin, job.store, each)
+    error.hint = (
+        f"the largest process had {size / 1e9:.1f} GB, with up to {jobs} at once; the next build runs up to "
+        f"{compilers(job.limits, each)} at once and keeps what is compiled; {error.hint}"
+    )
+    error.findings = tuple(replace(finding, hint=error.hint) for finding in error.findings)
+
+
+@dataclass(slots=True, kw_only=True)
+class _NinjaRun:
+    """How far ninja is. A project may start it for each of its extensions."""
+
+    began: float
+    last: float = 0
+    done: int = 0
+
+    def progress(self, line: str, now: float) -> str:
+        """Return what a line of ninja says of the commands so far, with an estimate once it is of use; "" for another line."""
+        if not (count := _COUNT.match(line)):
+            return ""
+        done, every = int(count[1]), int(count[2])
+        if done <= self.done:
+            self.began = self.last
+        self.last, self.done = now, done
+        left = (now - self.began) / max(done, 1) * (every - done)
+        estimate = f", about {left / 60:.0f} min left" if left >= _LONG else ""
+        return f" ({done} of {every} commands{estimate})"
 
 
 def _setup(build_dir: Path, path: str) -> str:

@@ -18,6 +18,7 @@ from typing import Annotated, Final
 from packaging.utils import canonicalize_name
 from pydantic import Field
 
+from envbuilder.builder.job import NVCC_MEMORY
 from envbuilder.compat.tables.cuda import load_cuda_packages
 from envbuilder.core.answer import Answer
 from envbuilder.core.beneath import (
@@ -32,7 +33,7 @@ from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, save_
 from envbuilder.core.errors import BuildError, LockError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.models import Shape, adapter
-from envbuilder.lock.model import LockedExtension
+from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.extension import CAPTURED, Calls, Key, LoadCall, call_key, project_key, recipe_calls
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
@@ -56,7 +57,6 @@ _OBJECTS: Final = re.compile(
     r"build/|src/(.*/)?build/temp\.[^/]+/"
 )  # in a build directory; `extension.py` keeps them
 MEMORY: Final = "memory"  # in the program's OUT
-NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's headers may need
 _MOST_MEMORY: Final = 1 << 40  # foreign code may have written the number
 
 
@@ -225,24 +225,30 @@ def read_memory(out: Path) -> int:
     return 0
 
 
-def known_memory(extension: LockedExtension, origin: str, store: Store) -> int:
-    """Return the bytes that a compiler of the extension took so far. Before its first compile, what the tables say, otherwise 3 GiB."""
+Compiled = LockedExtension | Artifact  # an extension, or a source distribution among the packages
+
+
+def known_memory(of: Compiled, origin: str, store: Store) -> int:
+    """Return the bytes that a compiler of it took so far. Before its first compile, what the tables say, otherwise 3 GiB."""
     with contextlib.suppress(OSError, ValueError):
-        return int(read_proved(store.proof(_memory_key(extension, origin))))
-    package = extension.archive.name if extension.archive else ""
-    row = load_cuda_packages().by_name.get(canonicalize_name(package))
+        return int(read_proved(store.proof(_memory_key(of, origin))))
+    row = load_cuda_packages().by_name.get(canonicalize_name(_project(of)))
     return (row.build.memory << 30 if row and row.build else 0) or NVCC_MEMORY
 
 
-def save_memory(extension: LockedExtension, origin: str, store: Store, size: int) -> None:
-    """Note for the next compile what one compiler of the extension took."""
-    save_proved(store.proof(_memory_key(extension, origin)), f"{size}")
+def save_memory(of: Compiled, origin: str, store: Store, size: int) -> None:
+    """Note for the next compile what one compiler took."""
+    save_proved(store.proof(_memory_key(of, origin)), f"{size}")
 
 
-def _memory_key(extension: LockedExtension, origin: str) -> Sha256:
+def _memory_key(of: Compiled, origin: str) -> Sha256:
     """Return the same key for all versions of a project, and for a recipe's own sources."""
-    project = extension.archive.name if extension.archive else origin
-    return sha256_text(json.dumps(["memory of a compiler", extension.name, project]))
+    return sha256_text(json.dumps(["memory of a compiler", of.name, _project(of) or origin]))
+
+
+def _project(of: Compiled) -> str:
+    archive = of if isinstance(of, Artifact) else of.archive
+    return archive.name if archive else ""
 
 
 # ---- the entry of captured calls
