@@ -21,6 +21,8 @@ Take an environment as it is: each recipe comes with its lock. In a clone, leave
 
 `not yet` says that this very environment has not run on a real GPU. What did run on one stands [below](#on-a-real-gpu).
 """
+# `bench/gallery` writes such a row of each recipe that it has built.
+_BUILT: Final = r"^\| `{}` \| ([\d-]+) \| {} \| (\w+) \| (\w+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|"
 _SIF: Final = r"`{}`: a SIF of ([\d.]+ GB)(?s:.*?)^- date: ([\d-]+)"
 _SAME: Final = (
     r"^`{}`(?: again)?, ([\d-]+), commit [^|]*\| (\d) builds with .*\n.*\n"
@@ -49,7 +51,7 @@ def page() -> str:
 def _facts(recipe: Recipe) -> Iterator[str]:
     """Yield the recipe's pins, its lock, and the sizes and digests that were measured."""
     path = f"recipes/{recipe.name}.lock"
-    lock = load_lock(ROOT / path)
+    lock, digest = load_lock(ROOT / path), sha256_file(ROOT / path)
     pins = {
         "GPU": ", ".join(recipe.gpus), "base": recipe.base or recipe.image, "Python": recipe.python, "gcc": recipe.gcc,
         "CUDA": recipe.cuda, "torch": recipe.pytorch, "extensions": ", ".join(f"`{item.name}`" for item in recipe.extensions),
@@ -58,8 +60,15 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     yield (
         f"- **Lock**: of {datetime.fromtimestamp(lock.epoch, UTC).date()}, {len(lock.debs)} .debs and {len(lock.wheels)} Python "
         f"packages; {sum(file.size for file in lock_artifacts(lock)) / 1e9:.2f} GB to fetch; `{path}` has the sha256 "
-        f"`{sha256_file(ROOT / path)}`."
+        f"`{digest}`."
     )
+    built = re.search(_BUILT.format(recipe.name, digest[:12]), _result("gallery.md"), re.MULTILINE)
+    if built:  # a row of an earlier lock says nothing about this one
+        day, image, sif, size, files, paths = built.groups()
+        yield (
+            f"- **Built** from this lock on {day}: a SIF of {size} GB with {files} GB of files, `{sif}`, and the image "
+            f"`sha256:{image}`, the same {int(paths):,} paths in both; its tests passed in the SIF (`bench/results/gallery.md`)."
+        )
     for name in sorted(file.name for file in RESULTS.glob("travel*.md")):
         for size, day in re.findall(_SIF.format(recipe.name), _result(name), re.MULTILINE):
             yield f"- **SIF**: {size} on {day} (`bench/results/{name}`)."

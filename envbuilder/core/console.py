@@ -222,7 +222,8 @@ class Step:
                 left = (now - self._began) * (self.total - self._done) / self._done
                 unit, name = (1, "") if self.has_items else (1e6, " MB")
                 share = f"{self._done / unit:.0f} of {self.total / unit:.0f}{name}"
-                self.say(f"  {self.title}: {share}, {left:.0f} s left")
+                is_known = self._done * 10 >= self.total  # the first items say little about the others
+                self.say(f"  {self.title}: {share}" + (f", {left:.0f} s left" if is_known else ""))
 
     @contextlib.contextmanager
     def following(self, count: Callable[[], int]) -> Iterator[None]:

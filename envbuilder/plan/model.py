@@ -169,7 +169,7 @@ class PythonStep:
             name=self.name, files=("wheels.py", "byte_code.py"), interpreter=self.program, root=(OsStep.name, InterpreterStep.name),
             spec=spec_text(spec), inputs=tuple((wheel.filename, wheel) for wheel in wheels),
             parts=tuple(self._wheel_of(sdist, plan) for sdist in self.sdists),
-            why=f"install {len(self.artifacts)} Python packages",
+            why=f"install {len(self.artifacts)} Python package{'' if len(self.artifacts) == 1 else 's'}",
         )  # fmt: skip
 
     def _wheel_of(self, sdist: Artifact, plan: "Plan") -> Program:

@@ -153,6 +153,16 @@ def test_a_step_of_items_says_how_many_are_done(capsys, monkeypatch):
     assert lines(capsys)[1] == "  install: 100 of 300, 20 s left"
 
 
+def test_the_first_items_give_no_estimate(capsys, monkeypatch):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    with Console().step("install") as step:
+        step.expect(159, items=True)
+        step._began -= 20
+        step.advance(1)
+        step.advance(15)
+    assert lines(capsys)[1:3] == ["  install: 1 of 159", "  install: 16 of 159, 179 s left"]
+
+
 def test_a_step_may_count_one_thing_after_another(capsys, monkeypatch):
     monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
     with Console().step("install") as step:

@@ -390,7 +390,7 @@ done </steps/list
 rm /steps/list
 SCRIPT
 
-# Install 1 Python packages.
+# Install 1 Python package.
 FROM os AS package-torch
 WORKDIR /out
 RUN --network=none \

@@ -49,6 +49,16 @@ def test_a_recipe_shows_the_digests_and_sizes_that_were_measured(results: Path):
     assert "one image, `0123456789ab…`, and one SIF, `ba9876543210…`, on 2026-12-01" in section("cpu")
 
 
+def test_what_was_built_counts_for_its_own_lock_alone(results: Path):
+    lock = hashlib.sha256((ROOT / "recipes/cpu.lock").read_bytes()).hexdigest()[:12]
+    row = f"| `cpu` | 2026-12-01 | {lock} | {'1' * 64} | {'2' * 64} | 0.39 | 1.33 | 31489 | 85 |\n"
+    (results / "gallery.md").write_text(row)
+    words = f"on 2026-12-01: a SIF of 0.39 GB with 1.33 GB of files, `{'2' * 64}`, and the image `sha256:{'1' * 64}`, the same 31,489 paths"
+    assert words in section("cpu")
+    (results / "gallery.md").write_text(row.replace(lock, "0" * 12))
+    assert "**Built**" not in section("cpu")
+
+
 def test_a_recipe_without_a_record_says_so(results: Path):
     assert "no run is recorded" in section("gb200")
     with (results / "release.md").open("a") as file:
