@@ -62,6 +62,7 @@ RELEASE: Final = (
     "wheel_sources",
     "interrupted",
     "conda",
+    "warm",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
