@@ -44,6 +44,7 @@ from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import (
     CondaStep,
     CudaStep,
+    ExtensionsStep,
     InterpreterStep,
     OsStep,
     Plan,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from envbuilder.registry.shared_store import SharedStore
 
 # The steps in whose files programs run. Their layers have nearly all of the bytes.
-RootStep = OsStep | InterpreterStep | PythonStep | CudaStep
+RootStep = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep
 
 
 # The packing of layers, which decides their bytes.

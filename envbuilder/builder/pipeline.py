@@ -133,7 +133,7 @@ def build_recipe(
             if outputs.sif.is_symlink() or read_record(outputs) is None:  # a build's own may be damaged
                 sif.check_place(outputs.sif)
             resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
-            store_sources(recipe, plan.extensions, resolving, offline=offline)
+            store_sources(recipe, plan.extensions, resolving, offline=offline, warm=plan.warm)
             result = open_build(resolving.fetcher, open_stores(context, offline=offline)).run()
         log = read_beneath(outputs.folder.resolve(), outputs.log.name, limit=FILE_LIMIT)
         steps = ended_steps(log.decode(errors="replace"))
@@ -423,7 +423,7 @@ def prepare_recipe(
                 f"`--prepare`: the runner `{RunnerName.SANDBOX}` reads no folder",
                 hint="add `--runner buildkit`",
             )
-        store_sources(recipe, plan.extensions, resolving, offline=offline)
+        store_sources(recipe, plan.extensions, resolving, offline=offline, warm=plan.warm)
         fetch_inputs(plan.artifacts, resolving.fetcher, context.console)
         fetch_uv(runner.job, resolving.fetcher)
         with beside(folder) as work, context.console.step(f"write `{folder}`"):
@@ -439,7 +439,7 @@ def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     recipe, lock, _ = load_locked(name, context.recipes, context.store)
     with context.store.in_use():
         resolving = _locked_context(context, recipe, lock.base, offline=False)
-        store_sources(recipe, lock.extensions, resolving)
+        store_sources(recipe, lock.extensions, resolving, warm=lock.warm)
         fetch_inputs((*lock_artifacts(lock), *toolbox_files()), resolving.fetcher, context.console)
         with context.console.step(f"copy into `{folder}`"):
             return vendor(recipe, lock, folder, context.store, toolbox_files())

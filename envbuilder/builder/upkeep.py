@@ -268,6 +268,7 @@ def _locked_files(context: BuildContext) -> frozenset[Sha256]:
     for plan in _plans(context):
         files |= {artifact.sha256 for artifact in plan.artifacts}
         files |= {file.sha256 for extension in plan.extensions for file in extension.files}
+        files |= {file.sha256 for file in plan.warm.files} if plan.warm else set()
     return frozenset(files)
 
 

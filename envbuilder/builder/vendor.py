@@ -48,8 +48,7 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
             raise UsageError(f"the lock names two different files `{artifact.filename}`")
     copies = [(store.artifact(file.sha256), name, file.sha256) for name, file in wanted.items()]
     above = recipe.path.parent
-    sources = (file for extension in lock.extensions for file in extension.files)
-    copies += [(above / file.path, file.path, file.sha256) for file in sources]
+    copies += [(above / file.path, file.path, file.sha256) for file in lock.own_files]
     recipes = _recipe_files(recipe)
     copies += [(path, path.relative_to(above).as_posix(), sha256_file(path)) for path in recipes]
     texts: dict[str, bytes] = {}

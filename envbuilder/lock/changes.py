@@ -65,6 +65,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
         *changes(_builds(old), _builds(new)),
         *_diff_artifacts(_tools(old), _tools(new)),
         *_diff_extensions(old, new),
+        *changes(_warm(old), _warm(new)),
     )
 
 
@@ -77,7 +78,7 @@ def locked_packages(lock: Lock) -> dict[str, str]:
         archive, label = extension.archive, f"extension {extension.name}"
         rows[label] = _describe(archive) if archive else f"{len(extension.files)} files"
         rows |= _files(extension)
-    return rows
+    return rows | _warm(lock)
 
 
 def check_fresh(
@@ -100,9 +101,9 @@ def check_fresh(
                 reasons.append(f"the recipe changed in {names}, which decide {_DECIDED[part]}")
         reasons += _changed_extensions(recipe, lock)
         if not reasons:
-            rest = "`gpus`, `platform`, `env`, `nccl`, `run` or the order of its extensions"
+            rest = "`gpus`, `platform`, `env`, `nccl`, `run`, `warm` or the order of its extensions"
             reasons.append(f"the recipe changed in {rest}")
-    locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
+    locked = {file.path: file.sha256 for file in lock.own_files}
     differences = changes(locked, files)
     known = why() if differences else {}
     for change in differences:
@@ -189,6 +190,14 @@ def _diff_extensions(old: Lock, new: Lock) -> Iterator[Change]:
             yield from changes(_files(was), _files(now))
         else:
             yield Change(name=f"extension {name}", before="" if was else None, after="" if now else None)
+
+
+def _warm(lock: Lock) -> dict[str, str]:
+    """Return the commands of `warm`, and each file that they read."""
+    if lock.warm is None:
+        return {}
+    files = {f"warm: {file.path}": file.sha256[:12] for file in lock.warm.files}
+    return {"warm": "; ".join(lock.warm.run)} | files
 
 
 def _files(extension: LockedExtension) -> dict[str, str]:

@@ -104,7 +104,8 @@ def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tu
 def _at_start(recipe: Recipe) -> Iterator[str]:
     """Yield a line for each package of the recipe that is compiled when a job starts."""
     requirements = filter(None, map(parse_requirement, recipe.packages))
-    compiled = (" ".join((extension.sdist, *extension.capture)) for extension in recipe.extensions)
+    compiled = [" ".join((extension.sdist, *extension.capture)) for extension in recipe.extensions]
+    compiled += ["triton"] if recipe.warm.run else []
     for row in late_packages((canonicalize_name(each.name) for each in requirements), compiled):
         advice = row.advice("")
         yield f"`{row.package}` is compiled {row.words}" + (

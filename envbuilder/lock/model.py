@@ -159,6 +159,14 @@ def _check_digests(extension: LockedExtension) -> Iterator[Mistake]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockedWarm:
+    """The programs of `warm`, and the files of the recipe's folder that they read."""
+
+    run: tuple[Line, ...]
+    files: Annotated[tuple[SourceFile, ...], FieldRule(_check_order("path"))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockedBuild:
     """The packages with which the wheel of a source distribution is built."""
 
@@ -261,6 +269,13 @@ class Lock:
     tools: Tools | None = None  # None for x86-64
     chosen: Annotated[tuple[Chosen, ...], FieldRule(_check_order("name"))] = ()
     conda: Condas = ()  # sorted by name
+    warm: LockedWarm | None = None
+
+    @property
+    def own_files(self) -> tuple[SourceFile, ...]:
+        """Return the files of the recipe's folder that extensions and `warm` read."""
+        warm = self.warm.files if self.warm else ()
+        return (*(file for extension in self.extensions for file in extension.files), *warm)
 
     def settle(self, recipe: Recipe) -> Recipe:
         """Return the recipe with what this lock chose for it."""

@@ -46,13 +46,14 @@ CODE: Final = frozenset(
 _BESIDE_CODE: Final = frozenset({
     "", ".md", ".rst", ".in", ".cmake", ".mk", ".build", ".options", ".rs", ".pyx", ".pxd", ".pxi", ".f", ".f90", ".s",
 })  # fmt: skip
+WARM: Final = "warm:"  # among the names of extensions
 _APART: Final = ("sites", "logs")  # where `--profile` looks, and `launch` writes; recipes are apart too
 _ANY: Final = "**"  # in a pattern of git
 _MADE: Final = r"\.(so|o|a|pyc|egg|whl|egg-info)"  # leftovers of an earlier build
 
 
 def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
-    """Return the source files of each extension. Raises RecipeError with every file that is missing."""
+    """Return the source files of each extension, and those of `WARM`. Raises RecipeError with every file that is missing."""
     folder = recipe.path.parent
     missing = [
         f"{recipe.place(f'$.extensions[{index}]')}: the extension `{extension.name}` names `{source}`, which is not there"
@@ -62,20 +63,22 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
     ]
     if missing:
         raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
+    counting = {extension.name: _counting(extension, folder) for extension in recipe.extensions}
+    if recipe.warm.run:
+        counting[WARM] = _read_by_warm(recipe, folder)
     return {
-        extension.name: tuple(digest_source(folder, path) for path in sorted(_counting(extension, folder)))
-        for extension in recipe.extensions
+        name: tuple(digest_source(folder, path) for path in sorted(paths)) for name, paths in counting.items()
     }
 
 
 def reasons(recipe: Recipe, lock: Lock) -> Mapping[str, str]:
     """Return why each source file counts, and that a file of the lock no longer does."""
-    locked = {file.path for extension in lock.extensions for file in extension.files}
+    locked = {file.path for file in lock.own_files}
     there = (path for path in locked if (recipe.path.parent / path).is_file())
     why = dict.fromkeys(there, "nothing that decides the extension names it")
     for extension in recipe.extensions:
         why |= _counting(extension, recipe.path.parent)
-    return why
+    return why | _read_by_warm(recipe, recipe.path.parent)
 
 
 def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:
@@ -92,6 +95,14 @@ def _counting(extension: Extension, folder: Path) -> dict[str, str]:
         counting = _project(extension, folder)
     named = filter(None, (*extension.sources, extension.patch))
     return counting | dict.fromkeys(named, "the recipe names it")
+
+
+def _read_by_warm(recipe: Recipe, folder: Path) -> dict[str, str]:
+    """Return the files that the programs of `warm` read: those that they name, and the code in the folders of its `files`."""
+    names = recipe.warm.named(folder)
+    inside = (path for name in names if (folder / name).is_dir() for path in visible(folder / name, folder))
+    code = (path for path in inside if _suffix(path) in CODE)
+    return dict.fromkeys((*(name for name in names if (folder / name).is_file()), *code), "`warm` names it")
 
 
 def digest_source(folder: Path, path: str) -> SourceFile:

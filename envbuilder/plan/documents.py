@@ -79,6 +79,8 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
         for extension in plan.extensions
         for file in extension.files
     ]
+    warm = plan.warm.files if plan.warm else ()
+    dependencies += [{"name": f"warm/{file.path}", "digest": {"sha256": file.sha256}} for file in warm]
     files = [Subject(name=path, sha256=sha256_text(text)).data() for path, text in plan.runtime.files]
     versions = {"envbuilder": __version__} | dict(tool.split(" ", 1) for tool in tools)
     predicate = {

@@ -50,6 +50,7 @@ from envbuilder.plan.model import (
     RuntimeStep,
     StartStep,
     Step,
+    WarmStep,
     WheelStep,
 )
 from envbuilder.plan.program import PACKAGES
@@ -188,6 +189,8 @@ def make(
         )
         for is_torchs in (True, False)
     )
+    has_cuda = bool(toolkit or (inside and inside.toolkit(recipe.cuda)))
+    env = _environment(recipe, inside, has_cuda=has_cuda)
     steps: tuple[Step, ...] = (
         _os_step(recipe, lock),
         *((standalone,) if standalone else ()),
@@ -197,12 +200,12 @@ def make(
         *((CondaStep(artifacts=lock.conda, allow_scripts=recipe.conda.allow_scripts),) if lock.conda else ()),
         *others,
         *((ExtensionsStep(architectures=architectures, extensions=lock.extensions),) if lock.extensions else ()),
+        *((WarmStep(architectures=architectures, warm=lock.warm, env=env),) if lock.warm else ()),
         StartStep(python=recipe.python, files=tuple(sorted(start))),
     )  # fmt: skip
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=steps, tools=lock.tools)
-    has_cuda = bool(toolkit or (inside and inside.toolkit(recipe.cuda)))
     described = RuntimeStep(
-        env=_environment(recipe, inside, has_cuda=has_cuda),
+        env=env,
         labels=(
             (LOCK_LABEL, f"sha256:{sha256_text(lock_text)}"),
             (PLAN_LABEL, f"sha256:{before.key}"),

@@ -19,8 +19,8 @@ from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
-from envbuilder.lock.model import Artifact, LockedBase, LockedBuild, LockedExtension, Tools, blobs
-from envbuilder.plan.extension import PREFIX, Ground, extension_lines, join_program, root_of
+from envbuilder.lock.model import Artifact, LockedBase, LockedBuild, LockedExtension, LockedWarm, Tools, blobs
+from envbuilder.plan.extension import PREFIX, PYTHON, Ground, extension_lines, join_program, root_of
 from envbuilder.plan.program import BASE, OUTSIDE, PACKAGES, PROGRAMS, Program, spec_text
 
 ENV_PREFIX: Final = PREFIX
@@ -28,6 +28,14 @@ STANDALONE_PREFIX: Final = "/opt/python"
 CONDA_PREFIX: Final = "/opt/conda-env"  # not /opt/conda, which images have
 OWN: Final = "/opt/envbuilder"
 LIB: Final = f"{OWN}/lib"
+WARM_ROOT: Final = (
+    "os",
+    "interpreter",
+    "python",
+    PACKAGES,
+    "cuda",
+    "extensions",
+)  # in which the programs of `warm` run
 SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
 # Container runtimes read these from the image's config and give GPUs and the driver's libraries. docs/evidence/gpus.md says which do.
 GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -305,6 +313,33 @@ class ExtensionsStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStep:
+    """The Triton kernels that the programs of `warm` launch, compiled for `architectures`.
+
+    A program may read any package, so all that it can read is in the key.
+    """
+
+    name: ClassVar = "warm"
+    reads: ClassVar[tuple[str, ...] | None] = WARM_ROOT
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
+    artifacts: ClassVar[tuple[Artifact, ...]] = ()
+    architectures: tuple[str, ...]
+    warm: LockedWarm
+    env: tuple[tuple[str, str], ...]  # of the image: some variables decide what Triton compiles
+
+    def made_by(self, plan: "Plan") -> Program:
+        spec = {"run": self.warm.run, "gpus": self.architectures, "env": self.env, "epoch": plan.epoch}
+        return Program(
+            name=self.name, files=("warm.py", "warm_customize.py", "sitecustomize.py"), interpreter=PYTHON, root=WARM_ROOT,
+            spec=spec_text(spec), inputs=tuple((f"files/{file.path}", file) for file in self.warm.files),
+            why="run the programs of `warm`",
+        )  # fmt: skip
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step warm for {' '.join(self.architectures)}",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartStep:
     """The modules that each Python of the environment runs first, byte-compiled."""
 
@@ -348,7 +383,9 @@ class RuntimeStep:
         )
 
 
-ProgramStep = OsStep | InterpreterStep | PythonStep | CudaStep | CondaStep | ExtensionsStep | StartStep
+ProgramStep = (
+    OsStep | InterpreterStep | PythonStep | CudaStep | CondaStep | ExtensionsStep | WarmStep | StartStep
+)
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = ProgramStep | RuntimeStep
 
@@ -453,6 +490,10 @@ class Plan:
     @property
     def extensions(self) -> tuple[LockedExtension, ...]:
         return next((step.extensions for step in self.steps if isinstance(step, ExtensionsStep)), ())
+
+    @property
+    def warm(self) -> LockedWarm | None:
+        return next((step.warm for step in self.steps if isinstance(step, WarmStep)), None)
 
     @property
     def ground(self) -> Ground:

@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -133,6 +134,15 @@ def _way_to(text: str, folder: Path) -> str:
     home = Path(os.path.commonpath([start, target.parent]))
     move = "" if home == start else f"move the recipe to `{home}` and "
     return f"paths start at the recipe's folder, `{start}`; for `{target}` {move}write `{target.relative_to(home)}`"
+
+
+def check_command(line: str) -> Iterator[Mistake]:
+    """Report words that no shell can read."""
+    try:
+        shlex.split(line)
+    except ValueError as error:
+        hint = 'quote as for a shell: `python -c "import torch"`'
+        yield Mistake(message=f"no command: {str(error).lower()} in {shown(line)}", hint=hint)
 
 
 def _check_variable(name: str) -> Iterator[Mistake]:

@@ -30,6 +30,7 @@ from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_va
 from envbuilder.recipe.model import AUTO, NAME, SUFFIX, BaseImage, NcclChoice, Recipe, RecipeFile, check_pairs
 from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, LockItem, Requirements, brings, notes_on
 from envbuilder.recipe.repository import RepositoryFile, make_repository
+from envbuilder.recipe.warm import Warm
 from envbuilder.recipe.wheel_sources import index_of, wheel_of
 from envbuilder.sources.names import RECIPE
 
@@ -353,6 +354,7 @@ def _make(file: RecipeFile, root: PlacedNode, files: tuple[Path, ...], name: str
         conda=file.conda,
         apt_sources=tuple(make_repository(entry, path.parent) for entry in file.apt_sources),
         extensions=tuple(extension.as_capture for extension in file.extensions),
+        warm=warm if isinstance(warm := file.warm, Warm) else Warm(run=warm),
         nccl=(nccl.profile or AUTO) if isinstance(nccl := file.nccl, NcclChoice) else nccl,
         nccl_version=nccl.version if isinstance(nccl, NcclChoice) else "",
         files=tuple(dict.fromkeys((*files, *named, *keys, *wheels))),

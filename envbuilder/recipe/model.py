@@ -6,7 +6,6 @@ paths exist, that requirements parse, and what `extends` and `matrix` add. Edito
 
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +18,14 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, Typ
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, FieldRule, Flag, Line, Mistake, RawRule, Shape
-from envbuilder.core.places import Unquoted, shown
+from envbuilder.core.places import Unquoted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
 from envbuilder.recipe.channels import NO_CONDA, Conda, check_conda
 from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
-from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
+from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables, check_command
 from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, Hashed, OtherPins, Packages
 from envbuilder.recipe.repository import Repositories, Repository, RepositoryFile
+from envbuilder.recipe.warm import NO_WARM, Warm, WarmKey
 from envbuilder.recipe.wheel_sources import Indexes, WheelIndex
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
@@ -113,14 +113,6 @@ class NcclChoice:
     version: Annotated[str, SHAPES["nccl.version"]] = ""
 
 
-def _check_command(line: str) -> Iterator[Mistake]:
-    try:
-        shlex.split(line)
-    except ValueError as error:
-        hint = 'quote as for a shell: `python -c "import torch"`'
-        yield Mistake(message=f"no command: {str(error).lower()} in {shown(line)}", hint=hint)
-
-
 def _check_values(values: tuple[object, ...]) -> Iterator[Mistake]:
     if not values or len(set(values)) < len(values):
         yield Mistake(message="expected one or more values, each once", code=RecipeCode.MATRIX)
@@ -196,6 +188,8 @@ class RecipeFile:
         tuple[Annotated[Extension, RawRule(check_extension)], ...], RawRule(check_extensions)
     ] = ()
     """C++ and CUDA extensions, compiled while building, for exactly the GPUs named."""
+    warm: WarmKey = NO_WARM
+    """Programs that the build runs with a simulated GPU: the Triton kernels that they launch are compiled for each of `gpus`, before a job starts. A command, a list of them, or a map with `run` and `files`."""
     env: Variables = ()
     """Environment variables inside."""
     nccl: Annotated[
@@ -207,7 +201,7 @@ class RecipeFile:
         BeforeValidator(_unquoted_off),
     ] = AUTO
     """`auto`: each node decides when torch starts; `off`; or a map with a site's profile, or the version of an NCCL in the place of torch's."""
-    tests: tuple[Annotated[Line, FieldRule(_check_command)], ...] = ()
+    tests: tuple[Annotated[Line, FieldRule(check_command)], ...] = ()
     """Commands that run in image and SIF before a build gives them their names."""
     run: Line = ""
     """The command that `docker run` and `apptainer run` start with their arguments; without it, they start what is named."""
@@ -237,6 +231,9 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
             hint=hint,
             at=("nccl", "version"),
         )
+    if given.get("warm") and "cuda" not in given:
+        hint = "add `cuda` and `gpus`: they say what the kernels are compiled for"
+        yield Mistake(message="`warm` needs `cuda`", code=RecipeCode.PAIR, hint=hint, at=("warm",))
     for key in ("cuda", "extensions"):
         if given.get("pytorch") in (NO_TORCH, IMAGE_TORCH) and given.get(key):
             message = f"`{key}` needs `pytorch`"
@@ -274,6 +271,7 @@ class Recipe:
     apt_sources: tuple[Repository, ...] = ()
     conda: Conda = NO_CONDA
     extensions: tuple[Extension, ...]
+    warm: Warm = NO_WARM
     env: tuple[tuple[str, str], ...]  # sorted by name
     security: bool = True  # with the suite's -updates and -security
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
@@ -340,6 +338,8 @@ class Recipe:
             value["apt_sources"] = [source.canonical() for source in self.apt_sources]
         if self.conda.packages:
             value["conda"] = self.conda.canonical()
+        if self.warm.run:
+            value["warm"] = {"run": self.warm.commands, "files": self.warm.files}
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property
@@ -362,7 +362,7 @@ def schema_text() -> str:
 
 def make_schema() -> _Schema:
     # Not in the loader: pydantic reads these texts from the source, in 0.04 s.
-    for kind in (RecipeFile, Extension, RepositoryFile):
+    for kind in (RecipeFile, Extension, RepositoryFile, Warm):
         with_config(ConfigDict(use_attribute_docstrings=True))(kind)
     raw = TypeAdapter(RecipeFile).json_schema()
     made: Any = _plain(raw, raw["$defs"])

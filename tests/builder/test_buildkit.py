@@ -416,6 +416,22 @@ def test_only_a_failure_of_foreign_code_is_a_compile_error(stage: str, program: 
     assert type(caught.value) is kind
 
 
+def test_a_failed_program_of_warm_has_its_own_code():
+    name = f"[warm 7/7] {RUN_OF.format('python3', 'warm.py', '/out')}"
+    data = base64.b64encode(b"ModuleNotFoundError: No module named 'ops'\n").decode()
+    lines = line(
+        vertexes=[{"digest": "a", "name": name, "started": "1", "error": "exit code: 1"}],
+        logs=[{"vertex": "a", "data": data}],
+    )
+    with pytest.raises(CompileError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.message) == (
+        "EB638", "`warm` failed\nModuleNotFoundError: No module named 'ops'",
+    )  # fmt: skip
+    assert "`files` of `warm`" in finding.hint
+
+
 IMPORT = "importing cache manifest from registry.site/cache"
 
 

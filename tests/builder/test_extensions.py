@@ -29,7 +29,12 @@ from envbuilder.builder.extensions.compiled import (
     known_memory,
     origin,
 )
-from envbuilder.builder.extensions.compiler_errors import check_call, check_project, explain_failure
+from envbuilder.builder.extensions.compiler_errors import (
+    check_call,
+    check_project,
+    explain_failure,
+    warm_error,
+)
 from envbuilder.builder.job import NVCC_MEMORY, BuildJob, SharedStores, Slots
 from envbuilder.builder.recipe_tests import (
     Import,
@@ -875,6 +880,7 @@ def test_every_switch_says_what_to_write():
 # Failures in words
 
 
+NOTHING = "the programs of `warm` launched no Triton kernel for sm_80"
 TROUBLES = [
     ("/usr/include/python3.9/Python.h:44:10: fatal error: crypt.h: No such file or directory", "EB610"),
     ("csrc/dcn.cpp:2:10: fatal error: THC/THC.h: No such file or directory", "EB611"),
@@ -928,6 +934,18 @@ def test_each_known_trouble_has_a_code_of_its_own(line, code):
     assert failure.findings[0].code == code
     assert line.strip()[:60] in failure.message
     assert failure.hint
+
+
+def test_a_program_of_warm_that_launches_nothing_is_told_what_to_call():
+    lines = (
+        "could not run the programs of `warm`: the sandbox ended with exit code 1",
+        "/tmp/warm/files/ops.py:3: x",
+        NOTHING,
+    )
+    failure = warm_error("\n".join(lines))
+    assert failure.findings[0].code == "EB638"
+    assert failure.message == f"`warm` failed\nops.py:3: x\n{NOTHING}"
+    assert failure.hint == "call each kernel, or its `warmup`, with the types and sizes that the job has"
 
 
 def test_a_warning_about_old_type_dispatch_does_not_explain_another_error():

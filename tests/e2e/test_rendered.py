@@ -20,6 +20,7 @@ from envbuilder.recipe.load import load
 from envbuilder.verify.compare import BUILDER_ADDS, sif_manifest
 from tests.support import redist
 from tests.support.conda_channel import make_conda
+from tests.support.kernels import make_warm
 from tests.support.locks import make_task
 from tests.support.registries import push, registry
 from tests.support.rendered import build_definition, build_dockerfile, make_base, need_equal, vendor
@@ -44,7 +45,7 @@ from tests.support.workbench import (
 )
 
 pytestmark = pytest.mark.builds
-SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "on_image", "conda")
+SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "on_image", "conda", "warm")
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map
 
 
@@ -79,6 +80,13 @@ def conda() -> Iterator[Built]:
     with open_folder() as folder:
         recipe = make_conda(folder)
         yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Built]:
+    """An environment with the real Triton, and kernels that the build compiles."""
+    with open_folder() as folder:
+        yield build(str(make_warm(folder)), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 
 CUDA = """\

@@ -14,19 +14,44 @@ from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.errors import FetchError, LockError, UsageError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.changes import check_fresh, diff_locks
+from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.lock.resolve.extensions import export_commit, lock_extensions, store_sources
-from envbuilder.lock.source_files import own_files
+from envbuilder.lock.resolve.extensions import export_commit, lock_extensions, lock_warm, store_sources
+from envbuilder.lock.source_files import own_files, reasons, source_digests
 from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import load
+from envbuilder.recipe.warm import Warm
 from envbuilder.sources import git as git_module
 from envbuilder.sources.git import find_commit
 from envbuilder.sources.http import reachable
+from tests.support.plans import LOCK
 from tests.support.serving import silent_server
 from tests.support.source_files import make_means, make_recipe, write
 
 runs_programs = pytest.mark.programs
+
+
+# The files of `warm`
+
+
+def test_the_code_that_warm_names_is_locked_and_a_change_of_it_is_noticed(tmp_path: Path):
+    write(tmp_path, "warm.py", "ops/a.py", "ops/deep/b.py", "ops/data.bin", "ops/.git/c.py", "other.py")
+    recipe = dataclasses.replace(make_recipe(tmp_path), warm=Warm(run="python warm.py", files=("ops",)))
+    warm = lock_warm(recipe)
+    assert warm is not None
+    assert [file.path for file in warm.files] == ["ops/a.py", "ops/deep/b.py", "warm.py"]
+    lock = dataclasses.replace(LOCK, extensions=(), warm=warm, recipe=recipe.digest)
+    assert parse_lock(lock_text(lock), "x.lock").warm == warm
+    assert check_fresh(recipe, lock, source_digests(own_files(recipe))) == ()
+    (tmp_path / "ops/a.py").write_text("changed")
+    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)), lambda: reasons(recipe, lock))
+    assert stale == ("`ops/a.py` changed: `warm` names it",)
+    new = dataclasses.replace(lock, warm=lock_warm(recipe))
+    assert [change.name for change in diff_locks(lock, new)] == ["warm: ops/a.py"]
+    gone = diff_locks(new, dataclasses.replace(lock, warm=None))
+    assert str(gone[0]) == "- warm python warm.py"
 
 
 # A project's own files

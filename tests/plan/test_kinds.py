@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.builder.render import PRINTERS, make_printed
 from envbuilder.builder.sandbox.runner import SandboxRunner
-from envbuilder.lock.model import LockedBuild
+from envbuilder.lock.model import LockedBuild, LockedWarm
 from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import Plan
 from envbuilder.plan.printer.dockerfile import folder_dockerfile
@@ -24,6 +24,7 @@ from tests.support.plans import (
     INTERPRETER_ARCHIVE,
     LOCK,
     RECIPE,
+    locked_files,
     make_job,
     make_plan,
     make_small_printed,
@@ -59,6 +60,11 @@ def of_conda() -> Plan:
     return make_plan(lock=replace(LOCK, conda=(package,)))
 
 
+def with_warm() -> Plan:
+    warm = LockedWarm(run=("python warm.py",), files=locked_files({"warm.py": "import triton\n"}))
+    return make_plan(lock=replace(LOCK, warm=warm))
+
+
 def with_toolkit(cuda: str, source: str) -> Plan:
     recipe, lock = replace(RECIPE, cuda=cuda), replace(LOCK, toolkit=make_parts(cuda, source))
     return make_plan(recipe, lock, toolkit=toolkit_for(recipe, lock))
@@ -83,6 +89,7 @@ KINDS: Mapping[str, Callable[[], Plan]] = {
     "an extension of `capture`": lambda: with_extension(path="csrc", capture=("import fused",)),
     "an image as base": on_image,
     "packages of conda channels": of_conda,
+    "Triton kernels of `warm`": with_warm,
 }  # fmt: skip
 
 
@@ -104,6 +111,7 @@ PROOFS: Mapping[str, str] = {
     "an extension of `capture`": "fetched",
     "an image as base": "on_image",
     "packages of conda channels": "conda",
+    "Triton kernels of `warm`": "warm",
 }
 
 

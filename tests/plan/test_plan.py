@@ -12,7 +12,7 @@ import pytest
 from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import LockError
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artifact, Lock, LockedBuild
+from envbuilder.lock.model import Artifact, Lock, LockedBuild, LockedWarm
 from envbuilder.plan.contents import entry_point, runtime_files
 from envbuilder.plan.documents import make_provenance
 from envbuilder.plan.make import need_buildable
@@ -43,8 +43,10 @@ from tests.support.plans import (
     START,
     START_FILES,
     TOOLKIT,
+    WARM,
     digest,
     keys,
+    locked_files,
     make_plan,
     said_to_runtimes,
     sdist,
@@ -146,6 +148,23 @@ def test_the_steps_come_in_the_order_of_their_layers():
     assert [KINDS[type(step)] for step in make_plan().steps] == [
         OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME,
     ]  # fmt: skip
+
+
+WARM_FILES = locked_files({"warm.py": "import triton\n"})
+WARMED = dataclasses.replace(LOCK, warm=LockedWarm(run=("python warm.py",), files=WARM_FILES))
+
+
+def test_compiled_kernels_are_a_layer_that_its_program_packages_and_gpus_decide():
+    plan = make_plan(lock=WARMED)
+    assert [KINDS[type(step)] for step in plan.steps][-3:] == [WARM, START, RUNTIME]
+    assert changed(make_plan(), plan) == {WARM, RUNTIME}
+    assert WARMED.warm
+    edited = dataclasses.replace(WARMED.warm, files=locked_files({"warm.py": "import torch\n"}))
+    assert changed(plan, make_plan(lock=dataclasses.replace(WARMED, warm=edited))) == {WARM, RUNTIME}
+    assert changed(plan, make_plan(lock=WARMED, architectures=("9.0",))) == {EXTENSIONS, WARM, RUNTIME}
+    newer = dataclasses.replace(WARMED, wheels=(*LOCK.wheels[:1], wheel("torch", "2.7.0")))
+    assert WARM in changed(plan, make_plan(lock=newer))
+    assert plan.warm == WARMED.warm
 
 
 STANDALONE = dataclasses.replace(LOCK, interpreter=INTERPRETER_ARCHIVE)

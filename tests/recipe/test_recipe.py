@@ -824,6 +824,45 @@ def test_ops_of_a_deepspeed_that_nothing_brings_are_refused_with_what_to_add(fol
     assert finding.hint == "add `deepspeed` to `packages`"
 
 
+CUDA = f'{LEAST}cuda: "12.4"\ngpus: [A100]\n'
+
+
+@pytest.mark.parametrize(
+    ("key", "commands", "files"),
+    [
+        ("python src/a.cpp", ("python src/a.cpp",), ("src/a.cpp",)),
+        ("[python src/a.cpp, python -m src]", ("python src/a.cpp", "python -m src"), ("src/a.cpp",)),
+        ("{run: python -m src, files: [src]}", ("python -m src",), ("src",)),
+        ("{run: [python -m src], files: [src, src/a.cu]}", ("python -m src",), ("src", "src/a.cu")),
+    ],
+)
+def test_warm_is_a_command_or_several_with_their_files(folder, key, commands, files):
+    recipe = written(folder, f"{CUDA}warm: {key}\n")
+    assert recipe.warm.commands == commands
+    assert recipe.warm.named(folder) == files
+    assert recipe.digest != written(folder, CUDA).digest
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "message"),
+    [
+        ("python none.py", "EB122", "there is no file `none.py`"),
+        ("python ../none.py", "EB122", "expected the plain relative path"),
+        ("{run: python -V, files: [none]}", "EB122", "there is no file `none`"),
+        ("{run: python -V, files: [/tmp]}", "EB122", "expected the plain relative path"),
+        ("[]", "EB109", "expected one command or more"),
+        ("{files: [src]}", "EB109", "expected one command or more"),
+        ("python 'x", "EB109", "no command"),
+    ],
+)
+def test_a_warm_with_a_mistake_is_refused(folder, key, code, message):
+    assert any(found[0] == code and message in found[2] for found in refusals(folder, f"{CUDA}warm: {key}\n"))
+
+
+def test_kernels_are_compiled_for_gpus_alone(folder):
+    assert [found[0] for found in refusals(folder, f"{LEAST}warm: python src/a.cpp\n")] == ["EB126"]
+
+
 def test_an_example_that_is_not_copied_yet_is_offered_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:

@@ -483,6 +483,64 @@ def test_models_in_a_home_that_is_read_only_stay_in_sight(monkeypatch, tmp_path)
     assert after["TORCH_HOME"] == "/of/the/user"
 
 
+class Cache:
+    """A cache of files as Triton's: a folder for each key, and a list of a kernel's files by their paths."""
+
+    place: Path
+
+    def __init__(self, key: str) -> None:
+        self.key, self.cache_dir = key, str(self.place / key)
+
+    def get_group(self, name: str) -> dict[str, str] | None:
+        listing = Path(self.cache_dir, f"__grp__{name}")
+        return json.loads(listing.read_text()) if listing.exists() else None
+
+
+@pytest.fixture
+def kernels(monkeypatch, tmp_path):
+    """Triton's cache in a user's folder, and the kernel `add` for sm_90 in the image."""
+    monkeypatch.setattr(envbuilder_caches, "KERNELS", str(tmp_path / "image"))
+
+    class OfTheUser(Cache):
+        place = tmp_path / "user"
+
+    for place, key in (("image", "add-90"), ("user", "add-75")):
+        (tmp_path / place / key).mkdir(parents=True)
+        (tmp_path / place / key / "__grp__k.json").write_text(json.dumps({"k.cubin": place}))
+    return types.SimpleNamespace(FileCacheManager=OfTheUser)
+
+
+def test_a_kernel_of_the_image_is_found_behind_the_users_cache_and_for_its_gpu_alone(kernels, tmp_path):
+    envbuilder_caches.look_in_image(kernels)
+    answers = [kernels.FileCacheManager(f"add-{gpu}").get_group("k.json") for gpu in (90, 75, 80)]
+    assert answers == [{"k.cubin": "image"}, {"k.cubin": "user"}, None]
+    (tmp_path / "user/add-90").mkdir()
+    (tmp_path / "user/add-90/__grp__k.json").write_text('{"k.cubin": "user"}')
+    assert kernels.FileCacheManager("add-90").get_group("k.json") == {"k.cubin": "user"}
+    assert kernels.FileCacheManager("add-90").get_group("other.json") is None
+
+
+def test_a_cache_of_an_unknown_form_and_an_image_without_kernels_stay_as_they_are(
+    kernels, tmp_path, monkeypatch
+):
+    envbuilder_caches.look_in_image(types.SimpleNamespace())
+    monkeypatch.setattr(envbuilder_caches, "KERNELS", str(tmp_path / "none"))
+    envbuilder_caches.look_in_image(kernels)
+    assert kernels.FileCacheManager.get_group is Cache.get_group
+
+
+@runs_programs
+def test_triton_looks_in_the_image_once_its_cache_is_imported(tmp_path):
+    files = {
+        "site/triton/__init__.py": "",
+        "site/triton/runtime/__init__.py": "",
+        "site/triton/runtime/cache.py": "",
+        "lib/envbuilder_caches/__init__.py": "def place(): print('place')\ndef look_in_image(module): print(module.__name__)\n",
+    }
+    script = "import triton.runtime.cache\n"
+    assert python(tmp_path, script, files) == ["place\ntriton.runtime.cache\n", ""]
+
+
 @pytest.mark.parametrize("trap", ["open", "link", "file"])
 def test_a_folder_that_somebody_else_prepared_is_not_taken(monkeypatch, tmp_path, trap):
     own = tmp_path / "own"

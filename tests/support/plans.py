@@ -27,6 +27,7 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     StartStep,
+    WarmStep,
     WheelStep,
 )
 from envbuilder.plan.printer.printed import BUILD_DOCUMENTS, Printed
@@ -49,12 +50,12 @@ OS, INTERPRETER, PYTHON, PACKAGES, CUDA, EXTENSIONS = (
     "cuda",
     "extensions",
 )
-START, RUNTIME, CONDA = "start", "runtime", "conda"
+START, RUNTIME, CONDA, WARM = "start", "runtime", "conda", "warm"
 
 
 KINDS = {
     OsStep: OS, InterpreterStep: INTERPRETER, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS,
-    StartStep: START, RuntimeStep: RUNTIME, WheelStep: PACKAGES, CondaStep: CONDA,
+    StartStep: START, RuntimeStep: RUNTIME, WheelStep: PACKAGES, CondaStep: CONDA, WarmStep: WARM,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Final, Self
 from packaging.version import Version
 
 from envbuilder.builder.context import Builder
+from envbuilder.builder.extensions.compiler_errors import warm_error
 from envbuilder.core.budget import LastLines
 from envbuilder.core.console import Console, owned
 from envbuilder.core.errors import (
@@ -55,6 +56,7 @@ _EXPORT: Final = "exporting cache to "
 _PROGRAM: Final = re.compile(rf" {PROGRAMS}/(\S+) {SPEC} ")  # the command line of a program
 _KEPT: Final = 20  # lines of a failed instruction
 # Programs that run the code of an extension or of a source distribution.
+_WARM: Final = "warm.py"
 _FOREIGN: Final = ("extension.py", "build_sdist.py")
 
 
@@ -138,6 +140,8 @@ def _explain(command: Command, error: CommandError, progress: "BuildKitProgress"
         hint = _TO_REACH_PLAIN if is_plain else _TO_WRITE_CACHE
         finding = Finding(code=BuildxCode.NO_CACHE, message=f"`--cache-to`: {unwritten}", hint=hint)
         return BuildError("BuildKit could not write its cache", findings=(finding,))
+    if message.partition("\n")[0].endswith(_WARM):
+        return warm_error(message)
     kind = CompileError if progress.is_foreign else BuildError
     return kind(f"could not {command.why}: {message}", hint="`--dry-run` prints the command")
 

@@ -67,6 +67,7 @@ class ExtensionCode(CodeEnum):
     ENDED = "EB633", "a line of a `capture` ended in an error"
     RAISED = "EB637", "the build of an extension ended in an error of its own"
     TWINS = "EB635", "several extensions have one name, so that `import` of it says nothing"
+    WARM = "EB638", "a program of `warm` ended in an error, or launched no kernel"
     PATCH = "EB634", "a `patch` does not fit the sources of its extension"
 
 

@@ -22,6 +22,8 @@ from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.extension import BUILD_DIRECTORY
 from envbuilder.recipe.extension import BUILD_SOURCE, Form
 
+WARM_FILES: Final = "/tmp/warm/files"  # noqa: S108 - of the sandbox; as `steps/warm.py` has both
+WARM_NOTHING: Final = "launched no Triton kernel"
 SHOWN: Final = 12  # lines of the compiler in a message
 _ERROR_LINE: Final = re.compile(
     r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
@@ -130,6 +132,18 @@ def explain_failure(
             where=cause_place,
         )
     return CompileError(failure.message, hint=failure.hint)
+
+
+def warm_error(message: str) -> CompileError:
+    """Return the error of a program of `warm` that ended with this message: its last lines, and what to look at."""
+    lines = [line.replace(f"{WARM_FILES}/", "") for line in message.splitlines()[1:] if line.strip()]
+    hint = (
+        "it has the files that `warm` names alone, no network and no GPU: kernels are compiled and not run, so leave out what "
+        "looks at their results; `files` of `warm` names what else it reads; the log has all of its output"
+    )
+    if lines and WARM_NOTHING in lines[-1]:
+        hint = "call each kernel, or its `warmup`, with the types and sizes that the job has"
+    return extension_error(ExtensionCode.WARM, "\n".join(("`warm` failed", *lines[-SHOWN:])), hint)
 
 
 def _named(line: str, folder: str) -> str:

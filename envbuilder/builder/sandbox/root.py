@@ -13,6 +13,7 @@ from envbuilder import steps
 from envbuilder.builder.sandbox.layer_folders import LayerFolder, mounted
 from envbuilder.core.process import Command
 from envbuilder.core.processor import Processor
+from envbuilder.plan.extension import EXTENSIONS
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX
 from envbuilder.plan.program import OUT, PROGRAMS, SPEC, Program
 from envbuilder.runners.sandbox import Mount, sandbox
@@ -41,11 +42,12 @@ class SandboxRoot:
     environment: tuple[LayerFolder, ...] = ()  # what /opt/env has, bottom first
     cuda: LayerFolder | None = None
     cuda_version: str = ""
+    extensions: LayerFolder | None = None
     emulation: Emulation | None = None  # None: the programs are for this machine's processor
 
     @property
     def folders(self) -> tuple[LayerFolder, ...]:
-        return tuple(filter(None, (self.os, self.interpreter, *self.environment, self.cuda)))
+        return tuple(filter(None, (self.os, self.interpreter, *self.environment, self.cuda, self.extensions)))
 
 
 def _more_of(root: SandboxRoot) -> Iterator[str]:
@@ -101,14 +103,20 @@ def sandboxed(root: SandboxRoot, argv: Sequence[str], *, why: str, mounts: Seque
         options += ["--ro-bind", root.cuda.path(home[1:]), home, "--symlink", home, "/usr/local/cuda"]
     if root.interpreter is not None:
         options += ["--ro-bind", root.interpreter.path(STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
-    places = [part.path(ENV_PREFIX[1:]) for part in root.environment]
+    environment = list(root.environment)
+    if root.extensions is not None:
+        if root.extensions.is_folder(EXTENSIONS[1:]):
+            options += ["--ro-bind", root.extensions.path(EXTENSIONS[1:]), EXTENSIONS]
+        if root.extensions.is_folder(ENV_PREFIX[1:]):
+            environment.append(root.extensions)
+    places = [part.path(ENV_PREFIX[1:]) for part in environment]
     if len(places) == 1:
         options += ["--ro-bind", places[0], ENV_PREFIX]
     elif places:
         options += [
             "--tmpfs",
             ENV_PREFIX,
-            *_merged(root.environment, ENV_PREFIX[1:]),
+            *_merged(environment, ENV_PREFIX[1:]),
             "--remount-ro",
             ENV_PREFIX,
         ]

@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,7 @@ from envbuilder.builder.extensions.compile import (
     extension_commands,
     join_extensions,
 )
+from envbuilder.builder.extensions.compiler_errors import warm_error
 from envbuilder.builder.job import (
     BuildJob,
     RootStep,
@@ -53,6 +54,7 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     Step,
+    WarmStep,
     inputs,
 )
 from envbuilder.plan.program import Program
@@ -168,6 +170,11 @@ class Run:
             case RuntimeStep():
                 started = {lower.name: self.start(lower) for lower in job.plan.steps[:-1]}
                 write_runtime_layer(step, job, lambda name: started[name].result(), out, work)
+            case WarmStep():
+                try:
+                    self._write_by_program(step, out, work)
+                except CommandError as failure:
+                    raise warm_error(failure.message) from failure
             case _:
                 self._write_by_program(step, out, work)
 
@@ -223,7 +230,8 @@ def _program_command(
             os=LayerFolder(place=work / _MINIMAL), interpreter=folders.get(InterpreterStep.name),
             environment=environment_of(job, folders), emulation=by,
         )  # fmt: skip
-    return program_command(step.made_by(job.plan), root, work)
+    command = program_command(step.made_by(job.plan), root, work)
+    return replace(command, chatty=True) if isinstance(step, WarmStep) else command
 
 
 def environment_of(job: BuildJob, folders: Mapping[str, LayerFolder]) -> tuple[LayerFolder, ...]:
@@ -251,6 +259,7 @@ def make_root(job: BuildJob, folders: Mapping[str, LayerFolder]) -> SandboxRoot:
     return SandboxRoot(
         os=system, interpreter=folders.get(InterpreterStep.name), environment=environment_of(job, folders),
         cuda=cuda, cuda_version=job.plan.cuda.toolkit.cuda if job.plan.cuda else "",
+        extensions=folders.get(ExtensionsStep.name),
         emulation=emulation(job, system=system, cuda=cuda),
     )  # fmt: skip
 

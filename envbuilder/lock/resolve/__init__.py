@@ -57,7 +57,7 @@ from envbuilder.lock.resolve.debs import (
     resolve_debs,
     upgrade_debs,
 )
-from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
+from envbuilder.lock.resolve.extensions import lock_extensions, lock_warm, store_sources
 from envbuilder.lock.resolve.held import TORCH, is_met
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met, read_distributions, say_gaps
@@ -218,6 +218,7 @@ def resolve(task: Task, old: Lock | None) -> Lock:
         debs=debs, toolkit=fitting, wheels=wheels, extensions=extensions,
         locks=tuple(SourceFile(path=pins.path, sha256=pins.sha256, size=pins.size) for pins in recipe.locks),
         base=target.base, interpreter=next(iter(interpreter), None), builds=builds, tools=tools, conda=conda,
+        warm=lock_warm(recipe),
     )  # fmt: skip
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch or lock.epoch)

@@ -11,10 +11,10 @@ from envbuilder.core.cache import Store, sha256_bytes, sha256_file
 from envbuilder.core.errors import FetchError, LockError
 from envbuilder.core.findings import Finding
 from envbuilder.core.process import Runner
-from envbuilder.lock.model import Artifact, Lock, LockedExtension
+from envbuilder.lock.model import Artifact, Lock, LockedExtension, LockedWarm
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
-from envbuilder.lock.source_files import own_files, store_source
+from envbuilder.lock.source_files import WARM, own_files, store_source
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.git import check_out
@@ -42,6 +42,13 @@ def lock_extensions(
     return tuple(locked)
 
 
+def lock_warm(recipe: Recipe) -> LockedWarm | None:
+    """Hash the files that the programs of `warm` read."""
+    if not recipe.warm.run:
+        return None
+    return LockedWarm(run=recipe.warm.commands, files=own_files(recipe)[WARM])
+
+
 @contextlib.contextmanager
 def _naming(recipe: Recipe, name: str) -> Iterator[None]:
     """Add the extension and its place in the recipe to a FetchError of the block."""
@@ -56,9 +63,16 @@ def _naming(recipe: Recipe, name: str) -> Iterator[None]:
 
 
 def store_sources(
-    recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext, *, offline: bool = False
+    recipe: Recipe,
+    extensions: tuple[LockedExtension, ...],
+    context: ResolveContext,
+    *,
+    offline: bool = False,
+    warm: LockedWarm | None = None,
 ) -> None:
-    """Put the extensions' own files and git commits into the store. Sdists are fetched like wheels."""
+    """Put the files of the recipe's folder and git commits into the store. Sdists are fetched like wheels."""
+    for file in warm.files if warm else ():
+        store_source(recipe.path.parent, file, context.store)
     for extension in extensions:
         for file in extension.files:
             store_source(recipe.path.parent, file, context.store)

@@ -3,10 +3,13 @@
 `--no-home`, `--containall`, a read-only home and a full one end `torch.compile` and more, long after the start. Each library reads its
 variable when it is imported, so `place` runs just before the first of them. It leaves a default that can be written, and every value
 of the user's own.
+
+`look_in_image` lets Triton find the kernels that the build compiled (the key `warm` of a recipe), wherever its cache is.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import stat
 import sys
@@ -14,8 +17,10 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 MARK = "_ENVBUILDER_CACHES"  # tells child processes which values are ours, of use on this node alone
+KERNELS = "/opt/envbuilder/warm/triton"
 PROBE = 1 << 16  # bytes: a full file system or a used-up quota may still take an empty file
 
 
@@ -42,6 +47,29 @@ def place() -> None:
     os.environ.update(chosen)
     os.environ[MARK] = "\n".join(f"{name}={value}" for name, value in chosen.items())
     debug(f"the home cannot be written; caches are in `{root}`: {', '.join(chosen)}")
+
+
+def look_in_image(cache: Any) -> None:
+    """Let Triton's cache of files look for a kernel in the image as well, after its own folder. Nothing is written there.
+
+    A kernel's name is a digest of its source, of Triton and of the GPU's kind, so one for another GPU is not found.
+    """
+    manager = getattr(cache, "FileCacheManager", None)
+    if manager is None or not os.path.isdir(KERNELS):
+        return
+    find = manager.get_group
+
+    def get_group(self: Any, filename: str) -> Any:
+        group = find(self, filename)
+        folder = os.path.join(KERNELS, getattr(self, "key", ""))
+        if group or not os.path.isfile(os.path.join(folder, f"__grp__{filename}")):
+            return group
+        ours = copy.copy(self)
+        ours.cache_dir = folder
+        debug(f"`{filename}` is from the image")
+        return find(ours, filename)
+
+    manager.get_group = get_group
 
 
 def _caches() -> Iterator[tuple[str, str, list[str], str]]:

@@ -4,6 +4,7 @@
 
 * Just before the first of CACHING is executed, it calls `envbuilder_caches.place()`.
 * Just before `torch` is executed for the first time, it calls `envbuilder_nccl.prepare()`.
+* After `triton.runtime.cache` is executed, it calls `envbuilder_caches.look_in_image(module)`.
 * After `torch.utils.cpp_extension` is executed, it calls `envbuilder_extensions.install(module)`.
 
 They lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
@@ -24,6 +25,8 @@ LIB = "/opt/envbuilder/lib"
 INDEX = "/opt/envbuilder/extensions/index.json"
 CACHING = ("torch", "triton", "matplotlib", "numba", "huggingface_hub", "datasets")
 EXTENSIONS = "torch.utils.cpp_extension"
+KERNELS = "triton.runtime.cache"
+WATCHED = frozenset((*CACHING, EXTENSIONS, KERNELS))
 
 
 def write_whole_lines() -> None:
@@ -51,7 +54,7 @@ class Watcher:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if name not in CACHING and name != EXTENSIONS:
+        if name not in WATCHED:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
@@ -75,6 +78,10 @@ class Watcher:
                 self.prepared = True
                 _call("envbuilder_nccl", "prepare", failure="NCCL defaults were not set")
             execute(module)
+            if name == KERNELS:
+                _call(
+                    "envbuilder_caches", "look_in_image", module, failure="kernels of the image are not used"
+                )
             if name == EXTENSIONS:
                 _call("envbuilder_extensions", "install", module, failure="prebuilt extensions are not used")
 

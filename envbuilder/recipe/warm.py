@@ -1,0 +1,74 @@
+"""The key `warm`: programs that a build runs, so that the Triton kernels that they launch are compiled before a job starts."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Discriminator, Field, Tag
+
+from envbuilder.core.models import FieldRule, Line, Mistake, RawRule
+from envbuilder.recipe.fields import check_command, check_path
+
+_Command = Annotated[Line, FieldRule(check_command)]
+_Commands = Annotated[
+    Annotated[_Command, Tag("a text")]
+    | Annotated[tuple[_Command, ...], Field(json_schema_extra={"minItems": 1}), Tag("a list")],
+    Discriminator(lambda value: "a list" if isinstance(value, list | tuple) else "a text"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm:
+    """The key as a map. The text below each key is its description in the schema."""
+
+    run: _Commands = ()
+    """A command, or a list of them."""
+    files: tuple[Line, ...] = ()
+    """Files and folders that they read, beside the files that they name; paths from the recipe's own folder, and below it."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return (self.run,) if isinstance(self.run, str) else self.run
+
+    def named(self, folder: Path) -> tuple[str, ...]:
+        """Return the files and folders of the recipe's folder that are there for the commands."""
+        words = (word for command in self.commands for word in shlex.split(command))
+        return tuple(dict.fromkeys((*(word for word in words if _is_file(word, folder)), *self.files)))
+
+
+NO_WARM: Final = Warm()
+
+
+def _check_warm(given: object, folder: Path) -> Iterator[Mistake]:
+    """Report files that are not there, among `files` and in the commands, and a list without a command."""
+    files, run = (given.get("files"), given.get("run")) if isinstance(given, dict) else ((), given)
+    commands = run if isinstance(run, list) else [run]
+    for at, path in enumerate(files if isinstance(files, list) else ()):
+        if isinstance(path, str):
+            for mistake in check_path(path, folder, is_folder=(folder / path).is_dir()):
+                yield Mistake(message=mistake.message, code=mistake.code, hint=mistake.hint, at=("files", at))
+    if run in (None, []):
+        hint = "`warm: python warm.py`"
+        yield Mistake(message="expected one command or more", hint=hint)
+    for command in filter(lambda command: isinstance(command, str), commands):
+        try:
+            words = shlex.split(command)
+        except ValueError:  # which the type reports
+            continue
+        for word in (word for word in words if word.endswith(".py") and not _is_file(word, folder)):
+            for mistake in check_path(word, folder):
+                yield Mistake(message=mistake.message, code=mistake.code, hint=mistake.hint)
+
+
+def _is_file(word: str, folder: Path) -> bool:
+    return next(check_path(word, folder), None) is None if word else False
+
+
+WarmKey = Annotated[
+    Annotated[_Commands, Tag("commands")]
+    | Annotated[Warm, Field(json_schema_extra={"required": ["run"]}), Tag("a map")],
+    Discriminator(lambda value: "a map" if isinstance(value, dict | Warm) else "commands"),
+    RawRule(_check_warm),
+]
