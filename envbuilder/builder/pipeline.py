@@ -54,7 +54,6 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.core.processor import own_processor
 from envbuilder.core.system import why_no_engine
-from envbuilder.layers.entry import Entry
 from envbuilder.lock.model import LockedBase, lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
@@ -65,7 +64,7 @@ from envbuilder.runners.toolbox import toolbox_files
 from envbuilder.sources.fetch import Fetcher
 from envbuilder.sources.names import Wanted
 from envbuilder.verify.audit import ImageTexts, check_needed, is_of_environment, read_audited
-from envbuilder.verify.compare import verify
+from envbuilder.verify.compare import VerifyReport, verify
 from envbuilder.verify.pair import load_contents, save_contents
 
 # ---- plan → artifacts that are verified, loaded and tested
@@ -287,8 +286,8 @@ class _Build:
             # Their results count once the SIF is verified.
             imported = pool.submit(self._import, staged)
             tested = pool.submit(lambda: self._run_tests(staged, loading.finish()))
-            entries = self._verify(staged, built)
-            complete = pool.submit(self._find_missing_libraries, staged, entries)
+            verified = self._verify(staged, built)
+            complete = pool.submit(self._find_missing_libraries, staged, verified)
         return (
             built,
             built.record(self.runner.job.plan, sealed.result()),
@@ -296,8 +295,8 @@ class _Build:
             (complete, imported, tested),
         )
 
-    def _verify(self, staged: Outputs, built: Artifacts) -> tuple[Entry, ...]:
-        """Return the paths of the SIF. Raise VerifyError unless both artifacts are what the layers promise."""
+    def _verify(self, staged: Outputs, built: Artifacts) -> VerifyReport:
+        """Raise VerifyError unless both artifacts are what the layers promise."""
         with self.context.console.step("verify image ≡ SIF ≡ plan"):
             threads = self.context.limits.threads
             known = load_contents(self.context.store, built.layers)
@@ -318,14 +317,14 @@ class _Build:
                             hint=f"the log is `{self.outputs.log}`",
                         )
             save_contents(self.context.store, built.layers, known, report.known)
-        return report.entries
+        return report
 
-    def _find_missing_libraries(self, staged: Outputs, entries: tuple[Entry, ...]) -> tuple[Finding, ...]:
+    def _find_missing_libraries(self, staged: Outputs, verified: VerifyReport) -> tuple[Finding, ...]:
         """Return warnings of parts that may never be loaded. Raises VerifyError if an import fails for certain."""
         plan = self.runner.job.plan
         with self.context.console.step("look for missing libraries"), opened_sif(staged.sif) as system:
             outside = ImageTexts(environment=plan.runtime.env)
-            tree = SquashfsTree(system, entries)
+            tree = SquashfsTree(system, verified.entries, verified.contents)
             image = read_audited(tree, outside=outside, is_read=is_of_environment)
             findings = tuple(check_needed(image, plan.processor.elf))
         if any(finding.severity is Severity.ERROR for finding in findings):

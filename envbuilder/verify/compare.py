@@ -16,6 +16,7 @@ from typing import Final
 from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.sif import opened_sif
+from envbuilder.artifacts.squashfs.reader import Content
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.findings import CodeEnum, Finding
@@ -63,6 +64,7 @@ class VerifyReport:
     paths: int
     tree: Sha256  # of the image, see `tree_digest`
     entries: tuple[Entry, ...] = ()  # of the SIF
+    contents: Mapping[str, Content] = field(default_factory=dict, compare=False, repr=False)  # of its files
     hidden: tuple[tuple[str, str], ...] = ()  # what `scanner` found in the image's lower layers, by path
     passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes
     known: Known = field(default_factory=dict, compare=False)  # what later verifications need not unpack
@@ -90,13 +92,14 @@ def verify(
     expected: tuple[Entry, ...] = ()
     hidden: tuple[tuple[str, str], ...] = ()
     entries: tuple[Entry, ...] = ()
+    contents: Mapping[str, Content] = {}
     shown_now: Known = {}
     passed_over: tuple[str, ...] = ()
     of_image, of_sif = list[Finding](), list[Finding]()
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
         promised = pool.submit(_expect, image, layers, scanner, digests or {})
         with _noted(VerifyCode.SIF, sif, of_sif):
-            entries, shown_now = _read_sif(sif, layers, known, threads=threads)
+            entries, contents, shown_now = _read_sif(sif, layers, known, threads=threads)
         with _noted(VerifyCode.IMAGE, image, of_image):
             expected, hidden = promised.result()
     findings = (*of_image, *of_sif)
@@ -105,7 +108,8 @@ def verify(
         findings = compare(expected, entries, ("the image", "the SIF"), without=frozenset(passed_over))
     tops = [path for path in passed_over if not _is_below(path.rpartition("/")[0], BUILDER_ADDS)]
     return VerifyReport(
-        findings=findings, paths=len(expected), tree=tree_digest(expected), entries=entries, hidden=hidden,
+        findings=findings, paths=len(expected), tree=tree_digest(expected), entries=entries, contents=contents,
+        hidden=hidden,
         passed_over=tuple(tops), known=shown_now,
     )  # fmt: skip
 
@@ -127,18 +131,21 @@ def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
 
 def _read_sif(
     path: Path, layers: Sequence[Layer], known: Known | None, *, threads: int
-) -> tuple[tuple[Entry, ...], Known]:
-    """Return the manifest of a SIF, and what is known of its layers after it. Without `known`, all is unpacked."""
-    if known is None or not layers:
-        return sif_manifest(path, threads=threads), {}
+) -> tuple[tuple[Entry, ...], Mapping[str, Content], Known]:
+    """Return the manifest of a SIF, the contents of its files, and what is known of its layers after it.
+
+    Without `known`, all is unpacked.
+    """
     with opened_sif(path) as squashfs:
+        if known is None or not layers:
+            return squashfs.entries(threads=threads), squashfs.contents(), {}
         stored = find_stored(squashfs, layers, threads=threads)
         trusted = {content: place.sha256 for content, place in stored.items() if is_known(place, known)}
         entries = squashfs.entries(threads=threads, known=trusted)
         contents = squashfs.contents()
     digests = {contents[entry.path]: entry.sha256 for entry in entries if entry.path in contents}
     right = [place for content, place in stored.items() if digests[content] == place.sha256]
-    return entries, now_known(layers, known, right)
+    return entries, contents, now_known(layers, known, right)
 
 
 def compare(

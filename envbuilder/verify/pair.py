@@ -273,7 +273,7 @@ class Verifier:
         with self.console.step("audit what they hold"), opened_sif(sif) as system:
             read = read_image(place)
             outside = ImageTexts(environment=read.config.env, texts=read.texts, hidden=report.hidden)
-            tree = SquashfsTree(system, report.entries)
+            tree = SquashfsTree(system, report.entries, report.contents)
             return self._findings(tree, outside, sif, f"`{image}` and `{sif}` hold the same files")
 
     def _findings(self, tree: SquashfsTree, outside: ImageTexts, sif: Path, good: str) -> tuple[Finding, ...]:

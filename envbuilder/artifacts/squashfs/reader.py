@@ -365,12 +365,14 @@ class Squashfs:
 
 
 class SquashfsTree:
-    """An open file system with its entries. Files are seekable streams, unpacked only where read."""
+    """An open file system with its entries, and their contents if these are known. Files are seekable streams, unpacked where read."""
 
-    def __init__(self, system: Squashfs, entries: tuple[Entry, ...]) -> None:
+    def __init__(
+        self, system: Squashfs, entries: tuple[Entry, ...], contents: Mapping[str, Content] | None = None
+    ) -> None:
         self.entries = entries
         self._system = system
-        self._contents = system.contents()
+        self._contents = contents or system.contents()
 
     def open(self, path: str) -> io.BufferedReader:
         return self._system.stream(self._contents[path])
