@@ -327,7 +327,9 @@ def _moved(listed: Mapping[str, Request], requests: Requests) -> Iterator[tuple[
     """Yield each requirement that the version now requested does not fit, with that request."""
     for name, wanted in listed.items():
         taken = requests.packages.get(name)
-        exact = re.search(r"==([^*,;]+?)(\.\*)?$", taken.text) if taken else None
+        exact = (
+            re.search(r"^[^;]*==([^*,;]+?)(\.\*)?$", taken.text) if taken and taken is not wanted else None
+        )
         if taken and exact and not Requirement(wanted.text).specifier.contains(exact[1], prereleases=True):
             yield wanted, taken
 

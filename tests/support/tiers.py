@@ -64,6 +64,7 @@ RELEASE: Final = (
     "conda",
     "other_locks",
     "warm",
+    "image_torch",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
