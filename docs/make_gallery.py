@@ -65,9 +65,10 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     built = re.search(_BUILT.format(recipe.name, digest[:12]), _result("gallery.md"), re.MULTILINE)
     if built:  # a row of an earlier lock says nothing about this one
         day, image, sif, size, files, paths = built.groups()
+        tested = "; its tests passed in the SIF" if recipe.tests else ""
         yield (
             f"- **Built** from this lock on {day}: a SIF of {size} GB with {files} GB of files, `{sif}`, and the image "
-            f"`sha256:{image}`, the same {int(paths):,} paths in both; its tests passed in the SIF (`bench/results/gallery.md`)."
+            f"`sha256:{image}`, the same {int(paths):,} paths in both{tested} (`bench/results/gallery.md`)."
         )
     for name in sorted(file.name for file in RESULTS.glob("travel*.md")):
         for size, day in re.findall(_SIF.format(recipe.name), _result(name), re.MULTILINE):
