@@ -189,6 +189,8 @@ def run_in_sif(
         # Apptainer would pass on `APPTAINERENV_NAME`, and programs in the container may read what Apptainer itself has.
         names = _NEEDED if around.alone else tuple(changed)
         passed = {name: value for name in names if (value := changed.get(name)) is not None}
+    if around.alone:  # Apptainer takes no other HOME than the account's, which for such an id is root's
+        argv = ("env", f"HOME={TEMPORARY}", *argv)
     try:
         result = Client.execute(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True, environ=passed

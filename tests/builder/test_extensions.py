@@ -711,6 +711,16 @@ def test_the_next_compile_starts_as_many_compilers_as_the_last_one_had_memory_fo
     assert runner.jobs == [8, 3]
 
 
+def test_a_build_that_compiles_nothing_says_nothing_of_the_memory_of_compilers(stocked):
+    runner, memory = Sandbox(says="[1/1] nvcc -c a.cu -o a.o"), []
+    plans = [make_plan(dataclasses.replace(PROJECT, env=(("A", f"{at}"),))) for at in range(3)]
+    for plan, size, says in zip(plans, (20 << 30, 1 << 30, 1 << 30), ("", "", runner.says), strict=True):
+        runner.memory, runner.says = size, says
+        roomy(stocked, plan, runner).build()
+        memory.append(known_memory(PROJECT, "/one/x.yaml", stocked) >> 30)
+    assert memory == [20, 20, 1]
+
+
 def test_after_a_compiler_was_killed_fewer_run_at_once_and_the_error_says_so(stocked):
     runner = Sandbox(says="g++: fatal error: Killed signal terminated program cc1plus", fails=("dw",))
     runner.memory = 10_000_000_000

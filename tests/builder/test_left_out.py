@@ -56,6 +56,7 @@ def test_the_file_that_is_not_in_the_lock_is_named(
         ("csrc/a.cpp:3:10: fatal error: cusparse.h: No such file or directory", ""),
         ("fatal error: gen/x.h: No such file or directory", "op/gen/x.h"),
         ("No such file or directory: '../op/gen/x.h'", ""),
+        ("ninja: error: 'op/gen/x.h', needed by 'a.o', missing and no known rule to make it", "op/gen/x.h"),
         ("\n".join([f"'{'a' * 10_000}' not found", f"{'a' * 10_000}: No such file"] * 20), ""),
     ],
 )

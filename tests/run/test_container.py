@@ -1,5 +1,6 @@
 """Running inside an artifact: as few options as each runtime needs, and how it ended."""
 
+import dataclasses
 import os
 import shlex
 import subprocess
@@ -179,6 +180,17 @@ def test_a_run_in_a_sif_ends_with_its_code_and_all_it_said(tmp_path, monkeypatch
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert run_in_sif(Path("x.sif"), ["sh", "-c", script], HERE) == ran
+
+
+@pytest.mark.programs
+def test_a_test_of_a_sif_has_a_home_that_it_can_read(tmp_path, monkeypatch):
+    """spconv looks for its settings there when it is imported, and Apptainer sets the account's, which is root's."""
+    stand_in = tmp_path / "singularity"
+    stand_in.write_text('#!/bin/sh\nwhile [ "$1" != x.sif ]; do shift; done\nshift\nHOME=/root exec "$@"\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    alone = dataclasses.replace(HERE, alone=tmp_path)
+    assert run_in_sif(Path("x.sif"), ["sh", "-c", "echo $HOME"], alone).output == "/tmp\n"
 
 
 @pytest.mark.programs

@@ -305,7 +305,7 @@ def run_compilers(
     def on_line(line: str) -> None:
         lines.append(line)
         if compiled := _COMPILED.search(line):
-            progress = run.progress(line, time.monotonic())
+            progress, run.has_compiled = run.progress(line, time.monotonic()), True
             job.console.say(f"  {name}: {Path(compiled[1] or compiled[2]).name}{progress}")
         read(line)
 
@@ -319,7 +319,9 @@ def run_compilers(
         if of and size and any(finding.code == KILLED for finding in error.findings):
             _expect_more(error, of, job, size, min(jobs, job.limits.threads))
         raise error from failure
-    if of and (size := read_memory(work / "out")):
+    # A build that goes on may only have linked, which says nothing of compilers.
+    size = read_memory(work / "out")
+    if of and size and (run.has_compiled or size > known_memory(of, job.origin, job.store)):
         save_memory(of, job.origin, job.store, size)
 
 
@@ -341,6 +343,7 @@ class _NinjaRun:
     began: float
     last: float = 0
     done: int = 0
+    has_compiled: bool = False
 
     def progress(self, line: str, now: float) -> str:
         """Return what a line of ninja says of the commands so far, with an estimate once it is of use; "" for another line."""

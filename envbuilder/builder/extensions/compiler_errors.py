@@ -38,7 +38,7 @@ _NOISE: Final = re.compile(
 _PATCH: Final = re.compile(r"^\s*the patch (?P<file>.+?) does not fit: (?P<why>.*)\Z", re.MULTILINE)
 _UV: Final = "error: Failed to build `"  # from here on, uv says only that the build failed
 _LACKS: Final = re.compile(
-    "No such file|not found|(?:does not|doesn't) exist|No module named|can(?:not|'t) open"
+    "No such file|not found|(?:does not|doesn't) exist|No module named|can(?:not|'t) open|missing and no known rule"
 )
 _QUOTED: Final = re.compile(r"['\"`<](?:\./)?([\w+-][\w./+-]{0,200})['\"`>]")
 _MOST: Final = 100  # names that are looked for
@@ -232,7 +232,10 @@ def _lacking(text: str, extension: LockedExtension, folder: Path) -> str:
         module = name.replace(".", "/")
         inside = sorted(f"{module}/{file.name}" for file in (top / module).glob("*.py"))[:1]
         for file in (name, f"{module}.py", *inside):
-            path = posixpath.normpath(f"{extension.path}/{file}")
+            inside_project = file.removeprefix(
+                f"{extension.path}/"
+            )  # as the message names it, or as its compiler did
+            path = posixpath.normpath(f"{extension.path}/{inside_project}")
             if path not in locked and (folder / path).is_file():
                 return path
     return ""
