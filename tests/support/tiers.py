@@ -63,6 +63,7 @@ RELEASE: Final = (
     "interrupted",
     "conda",
     "warm",
+    "hub_kernels",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
