@@ -90,6 +90,7 @@ SETTINGS: Final = {
     " empty",
     "ENVBUILDER_APT_MIRRORS": "`NAME=ADDRESS`, separated by spaces: mirrors of a recipe's or an image's apt repositories",
     "ENVBUILDER_CONDA_MIRRORS": "`NAME=ADDRESS`, separated by spaces: mirrors of a recipe's conda channels, by their names in the lock",
+    "HF_ENDPOINT": "a mirror of the Hugging Face hub, for `kernels`; the hub itself if unset",
     "ENVBUILDER_REGISTRY": "the registry that `push` and `pull` use for the name of a recipe: `registry.site.org/team`",
     "ENVBUILDER_REGISTRY_MIRRORS": "`REGISTRY=MIRROR/FOLDER`, separated by spaces: mirrors to ask before a registry",
     "ENVBUILDER_VERSIONS": "how many versions of a SIF its folder keeps, for `history`; 1 if unset: no earlier one",

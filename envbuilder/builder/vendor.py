@@ -21,7 +21,7 @@ from envbuilder.core.private import make_folder_for_all, open_to_all
 from envbuilder.lock.file import lock_path
 from envbuilder.lock.model import Lock, LockedBase, lock_artifacts
 from envbuilder.recipe.model import SUFFIX, Recipe
-from envbuilder.sources.names import BLOBS, REGISTRY, Wanted
+from envbuilder.sources.names import BLOBS, HUB, REGISTRY, Wanted
 
 FILES: Final = "files"
 INDEX: Final = "index.json"
@@ -80,7 +80,11 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store, tools: Sequen
 
 def _place(artifact: Wanted) -> str:
     """Return the path in the folder: the digest for a blob of an image, otherwise the file name."""
-    below = f"{BLOBS}/{artifact.sha256}" if artifact.source == REGISTRY else artifact.path.rpartition("/")[2]
+    below = (
+        f"{BLOBS}/{artifact.sha256}"
+        if artifact.source in (REGISTRY, HUB)
+        else artifact.path.rpartition("/")[2]
+    )
     return f"{FILES}/{below}"
 
 

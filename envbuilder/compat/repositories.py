@@ -14,7 +14,7 @@ from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import IMAGE, Repository, for_processor
 from envbuilder.recipe.wheel_sources import PlacedWheel, wheel_of
-from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, RECIPE, UBUNTU, URL, shown
+from envbuilder.sources.names import DEBIAN, DEBIAN_SECURITY, HUB, HUB_ADDRESS, RECIPE, UBUNTU, URL, shown
 
 LISTS: Final = re.compile(r"etc/apt/sources\.list(?:\.d/[\w.+-]+\.(?:list|sources))?")
 # For sources without Signed-By.
@@ -60,6 +60,7 @@ def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
     wheels = filter(None, map(wheel_of, recipe.requirements))
     archives |= {wheel.source: f"{wheel.address.rpartition('/')[0]}/" for wheel in wheels}
     archives |= {index.source: index.place for index in recipe.indexes} | recipe.conda.sources
+    archives |= {HUB: HUB_ADDRESS} if recipe.kernels else {}
     if RECIPE in archives:
         archives[RECIPE] = f"{folder.as_uri()}/"
     return {repository.source: repository.url for repository in repositories(recipe, base)} | archives

@@ -66,6 +66,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
         *_diff_artifacts(_tools(old), _tools(new)),
         *_diff_extensions(old, new),
         *changes(_warm(old), _warm(new)),
+        *changes(_kernels(old), _kernels(new)),
     )
 
 
@@ -78,7 +79,7 @@ def locked_packages(lock: Lock) -> dict[str, str]:
         archive, label = extension.archive, f"extension {extension.name}"
         rows[label] = _describe(archive) if archive else f"{len(extension.files)} files"
         rows |= _files(extension)
-    return rows | _warm(lock)
+    return rows | _warm(lock) | _kernels(lock)
 
 
 def check_fresh(
@@ -101,7 +102,9 @@ def check_fresh(
                 reasons.append(f"the recipe changed in {names}, which decide {_DECIDED[part]}")
         reasons += _changed_extensions(recipe, lock)
         if not reasons:
-            rest = "`gpus`, `platform`, `env`, `nccl`, `run`, `warm` or the order of its extensions"
+            rest = (
+                "`gpus`, `platform`, `env`, `nccl`, `run`, `warm`, `kernels` or the order of its extensions"
+            )
             reasons.append(f"the recipe changed in {rest}")
     locked = {file.path: file.sha256 for file in lock.own_files}
     differences = changes(locked, files)
@@ -190,6 +193,10 @@ def _diff_extensions(old: Lock, new: Lock) -> Iterator[Change]:
             yield from changes(_files(was), _files(now))
         else:
             yield Change(name=f"extension {name}", before="" if was else None, after="" if now else None)
+
+
+def _kernels(lock: Lock) -> dict[str, str]:
+    return {f"kernel {kernel.name}": f"{kernel.revision[:12]} ({kernel.variant})" for kernel in lock.kernels}
 
 
 def _warm(lock: Lock) -> dict[str, str]:

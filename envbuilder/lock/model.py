@@ -58,12 +58,12 @@ class Artifact:
     below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `apt-NAME` (path
     below an apt repository of the recipe or of its image), `git` (the tree of a commit as a tar), `url-SHA256` (the file at
     the address of an extension or a wheel), `index-NAME` (path `project/filename` in an index of the recipe), `links-NAME`
-    (path `filename` on a page of the recipe), `channel-NAME` (path `subdir/filename` below a conda channel of the recipe),
+    (path `filename` on a page of the recipe), `channel-NAME` (path `subdir/filename` below a conda channel of the recipe), `hub` (path below the Hugging Face hub),
     `recipe` (path below the recipe's folder) or `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image
     `name`; never in a lockfile).
     """
 
-    kind: Line  # deb | wheel | sdist | archive | blob | conda; an extension's archive: git | sdist
+    kind: Line  # deb | wheel | sdist | archive | blob | conda | kernel; an extension's archive: git | sdist
     name: Annotated[str, _NAME]
     version: Version
     sha256: Digest
@@ -156,6 +156,18 @@ def _check_digests(extension: LockedExtension) -> Iterator[Mistake]:
     if missing := sorted(set(extension.sources) - {file.path for file in extension.files}):
         message = f"no digest of {', '.join(missing)} among the files"
         yield Mistake(message=message, code=LockCode.SOURCES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedKernel:
+    """A kernel of the Hugging Face hub: the build that fits the lock's torch."""
+
+    name: Line  # owner/name
+    revision: Line  # the commit
+    variant: Line  # the folder of `build` with its files: torch27-cxx11-cu126-x86_64-linux
+    files: Annotated[
+        tuple[Annotated[Artifact, FieldRule(_check_kind("kernel"))], ...], FieldRule(_check_order("path"))
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +282,7 @@ class Lock:
     chosen: Annotated[tuple[Chosen, ...], FieldRule(_check_order("name"))] = ()
     conda: Condas = ()  # sorted by name
     warm: LockedWarm | None = None
+    kernels: Annotated[tuple[LockedKernel, ...], FieldRule(_check_order("name"))] = ()
 
     @property
     def own_files(self) -> tuple[SourceFile, ...]:
@@ -305,6 +318,7 @@ def lock_artifacts(lock: Lock) -> Artifacts:
     return (
         *lock.debs, *lock.interpreters, *lock.toolkit, *lock.wheels, *lock.conda,
         *dict.fromkeys(wheel for build in lock.builds for wheel in build.wheels), *archives,
+        *(file for kernel in lock.kernels for file in kernel.files),
         *(lock.tools.artifacts if lock.tools else ()), *(blobs(lock.base) if lock.base else ()),
     )  # fmt: skip
 

@@ -44,6 +44,7 @@ from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
+    KernelsStep,
     OsStep,
     Plan,
     PythonStep,
@@ -200,6 +201,7 @@ def make(
         *((CondaStep(artifacts=lock.conda, allow_scripts=recipe.conda.allow_scripts),) if lock.conda else ()),
         *others,
         *((ExtensionsStep(architectures=architectures, extensions=lock.extensions),) if lock.extensions else ()),
+        *((KernelsStep(kernels=lock.kernels),) if lock.kernels else ()),
         *((WarmStep(architectures=architectures, warm=lock.warm, env=env),) if lock.warm else ()),
         StartStep(python=recipe.python, files=tuple(sorted(start))),
     )  # fmt: skip

@@ -19,7 +19,16 @@ from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
-from envbuilder.lock.model import Artifact, LockedBase, LockedBuild, LockedExtension, LockedWarm, Tools, blobs
+from envbuilder.lock.model import (
+    Artifact,
+    LockedBase,
+    LockedBuild,
+    LockedExtension,
+    LockedKernel,
+    LockedWarm,
+    Tools,
+    blobs,
+)
 from envbuilder.plan.extension import PREFIX, PYTHON, Ground, extension_lines, join_program, root_of
 from envbuilder.plan.program import BASE, OUTSIDE, PACKAGES, PROGRAMS, Program, spec_text
 
@@ -27,6 +36,7 @@ ENV_PREFIX: Final = PREFIX
 STANDALONE_PREFIX: Final = "/opt/python"
 CONDA_PREFIX: Final = "/opt/conda-env"  # not /opt/conda, which images have
 OWN: Final = "/opt/envbuilder"
+KERNELS: Final = f"{OWN}/kernels"  # of the hub
 LIB: Final = f"{OWN}/lib"
 WARM_ROOT: Final = (
     "os",
@@ -313,6 +323,37 @@ class ExtensionsStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelsStep:
+    """Kernels of the Hugging Face hub, where `envbuilder_caches` names them to the package `kernels`."""
+
+    name: ClassVar = "kernels"
+    reads: ClassVar[tuple[str, ...] | None] = ()
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
+    kernels: tuple[LockedKernel, ...]
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return tuple(file for kernel in self.kernels for file in kernel.files)
+
+    def made_by(self, plan: "Plan") -> Program:
+        places = tuple(
+            (f"{KERNELS[1:]}/{kernel.name}/{file.path.partition(f'/resolve/{kernel.revision}/')[2]}", file)
+            for kernel in self.kernels
+            for file in kernel.files
+        )
+        return Program(
+            name=self.name, files=("write_files.py",), interpreter=plan.python.program, root=plan.python_root,
+            spec=spec_text({"links": {}, "folders": ()}), inputs=places, why="write the kernels of the hub",
+        )  # fmt: skip
+
+    def lines(self) -> tuple[str, ...]:
+        return (
+            "step kernels",
+            *(f"  kernel {kernel.name} {kernel.revision} {kernel.variant}" for kernel in self.kernels),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStep:
     """The Triton kernels that the programs of `warm` launch, compiled for `architectures`.
 
@@ -384,7 +425,15 @@ class RuntimeStep:
 
 
 ProgramStep = (
-    OsStep | InterpreterStep | PythonStep | CudaStep | CondaStep | ExtensionsStep | WarmStep | StartStep
+    OsStep
+    | InterpreterStep
+    | PythonStep
+    | CudaStep
+    | CondaStep
+    | ExtensionsStep
+    | KernelsStep
+    | WarmStep
+    | StartStep
 )
 """Steps whose layers are made by a program of `envbuilder/steps`, the same one by every runner."""
 Step = ProgramStep | RuntimeStep

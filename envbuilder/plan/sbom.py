@@ -114,6 +114,9 @@ def purl(artifact: Artifact) -> str:
         channel, build = artifact.source.removeprefix(CHANNEL), _quoted(stem.rpartition("-")[2])
         where = f"build={build}&channel={channel}&subdir={artifact.path.partition('/')[0]}"
         return f"pkg:conda/{_quoted(artifact.name)}@{version}?{where}"
+    if artifact.kind == "kernel":
+        owner, name = artifact.path.partition("/resolve/")[0].split("/")[-2:]
+        return f"pkg:huggingface/{_quoted(owner)}/{_quoted(name)}@{version}"
     if artifact.kind in {"git", "archive"} or (artifact.kind != "wheel" and artifact.source.startswith(URL)):
         return f"pkg:generic/{_quoted(artifact.name)}@{version}"
     return f"pkg:pypi/{artifact.name.lower().replace('_', '-')}@{version}"

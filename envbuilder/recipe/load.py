@@ -42,7 +42,7 @@ _OWN_KEY: Final = re.compile(r"^(?:pytorch|libxcrypt|extends)\s*:", re.MULTILINE
 # A recipe file without any of these is one environment.
 _MANY: Final = re.compile(rf"{KEY}:|extends:|\b(?:{'|'.join(AARCH64.gpus)})\b")
 _AS_WRITTEN: Final = (
-    "summary", "gpus", "platform", "python", "cuda", "gcc", "libxcrypt", "apt", "security", "env", "tests", "run",
+    "summary", "gpus", "platform", "python", "cuda", "gcc", "libxcrypt", "apt", "security", "env", "tests", "run", "kernels",
 )  # fmt: skip
 # What a value of the key usually looks like: narrower than its shape, so that it tells the keys apart.
 _USUAL: Final = {

@@ -81,6 +81,11 @@ SHAPES: Final = {
         expected="the name of a Debian package",
         hint="the lock chooses its version",
     ),
+    "kernels": Shape(
+        pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*@[0-9a-f]{40}",
+        expected="OWNER/NAME@COMMIT of a kernel on the Hugging Face hub",
+        hint="a branch can move; `git ls-remote https://huggingface.co/OWNER/NAME` lists the commits",
+    ),
     "extends": NAME,
     "nccl": Shape(
         pattern="auto|off",
@@ -188,6 +193,8 @@ class RecipeFile:
         tuple[Annotated[Extension, RawRule(check_extension)], ...], RawRule(check_extensions)
     ] = ()
     """C++ and CUDA extensions, compiled while building, for exactly the GPUs named."""
+    kernels: tuple[Annotated[str, SHAPES["kernels"]], ...] = ()
+    """Kernels of the Hugging Face hub as OWNER/NAME@COMMIT: the lock fixes the build for the recipe's torch, CUDA and processor, and each file of it."""
     warm: WarmKey = NO_WARM
     """Programs that the build runs with a simulated GPU: the Triton kernels that they launch are compiled for each of `gpus`, before a job starts. A command, a list of them, or a map with `run` and `files`."""
     env: Variables = ()
@@ -234,7 +241,7 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
     if given.get("warm") and "cuda" not in given:
         hint = "add `cuda` and `gpus`: they say what the kernels are compiled for"
         yield Mistake(message="`warm` needs `cuda`", code=RecipeCode.PAIR, hint=hint, at=("warm",))
-    for key in ("cuda", "extensions"):
+    for key in ("cuda", "extensions", "kernels"):
         if given.get("pytorch") in (NO_TORCH, IMAGE_TORCH) and given.get(key):
             message = f"`{key}` needs `pytorch`"
             yield Mistake(message=message, code=RecipeCode.PAIR, hint=WANTS_TORCH, at=(key,))
@@ -272,6 +279,7 @@ class Recipe:
     conda: Conda = NO_CONDA
     extensions: tuple[Extension, ...]
     warm: Warm = NO_WARM
+    kernels: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...]  # sorted by name
     security: bool = True  # with the suite's -updates and -security
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
@@ -338,6 +346,8 @@ class Recipe:
             value["apt_sources"] = [source.canonical() for source in self.apt_sources]
         if self.conda.packages:
             value["conda"] = self.conda.canonical()
+        if self.kernels:
+            value["kernels"] = sorted(self.kernels)
         if self.warm.run:
             value["warm"] = {"run": self.warm.commands, "files": self.warm.files}
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

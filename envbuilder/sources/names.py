@@ -30,6 +30,8 @@ LINKS: Final = "links-"  # begins those of its pages with links to wheels
 RECIPE: Final = "recipe"  # the source of wheels in the recipe's folder
 APT: Final = "apt-"  # begins the sources of other apt repositories: apt-nvidia-ubuntu2004
 CHANNEL: Final = "channel-"  # begins the sources of conda's packages: channel-conda-forge
+HUB: Final = "hub"  # the source of kernels
+HUB_ADDRESS: Final = "https://huggingface.co/"
 CUDA: Final = "cuda"  # the source of toolkits: NVIDIA's redistributable archive
 CUDA_REDIST: Final = "https://developer.download.nvidia.com/compute/cuda/redist/"
 DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
@@ -54,7 +56,7 @@ _BY_LABEL: Final = {
 _ADDRESSES: Final = (  # settings of one or more addresses
     "ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX", "ENVBUILDER_DEBIAN_MIRROR", "ENVBUILDER_DEBIAN_SECURITY",
     "ENVBUILDER_UBUNTU_MIRROR", "UV_PYTHON_INSTALL_MIRROR", "ENVBUILDER_CUDA_REDIST", "ENVBUILDER_DEBIAN_SNAPSHOT",
-    "ENVBUILDER_UBUNTU_SNAPSHOT", "ENVBUILDER_UBUNTU_FILES",
+    "ENVBUILDER_UBUNTU_SNAPSHOT", "ENVBUILDER_UBUNTU_FILES", "HF_ENDPOINT",
 )  # fmt: skip
 _LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
@@ -119,6 +121,7 @@ class Sources:
     indexes: tuple[str, ...] = field(default_factory=lambda: (default_index(),))
     pytorch: str = PYTORCH_INDEX  # parent of cpu, cu126, …
     standalone: tuple[str, ...] = STANDALONE_RELEASES  # parents of the releases 20261110, …
+    hub: str = HUB_ADDRESS  # of Hugging Face
     cuda: str = CUDA_REDIST  # NVIDIA's redistributable archive; "" for none
     apt: tuple[tuple[str, str], ...] = ()  # mirrors of other apt repositories, by the name of their source
     conda: tuple[tuple[str, str], ...] = ()  # mirrors of conda channels, likewise
@@ -130,13 +133,14 @@ class Sources:
         """Return every address that a setting names."""
         return (
             *self.debian, *self.security, self.snapshot, *self.ubuntu, self.ubuntu_snapshot, self.ubuntu_files, *self.indexes,
-            self.pytorch, *self.standalone, self.cuda, *(url for _, url in (*self.apt, *self.conda)),
+            self.pytorch, *self.standalone, self.cuda, self.hub, *(url for _, url in (*self.apt, *self.conda)),
         )  # fmt: skip
 
     def mirrors(self, source: str) -> Sequence[str]:
         """Return the addresses below which a source has its files; none for a package index."""
         known = {
             DEBIAN: self.debian, DEBIAN_SECURITY: self.security, UBUNTU: self.ubuntu, STANDALONE: self.standalone,
+            HUB: (self.hub,),
             CUDA: (self.cuda,) if self.cuda else (),
         }  # fmt: skip
         return known.get(source) or tuple(url for name, url in (*self.apt, *self.conda) if name == source)
@@ -171,6 +175,7 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
         indexes=_indexes(environment, pip),
         pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),
         standalone=(_base(releases),) if releases else STANDALONE_RELEASES,
+        hub=_base(environment.get("HF_ENDPOINT", "") or HUB_ADDRESS),
         cuda=_service(environment, "ENVBUILDER_CUDA_REDIST", CUDA_REDIST),
         apt=_named(environment, "ENVBUILDER_APT_MIRRORS", APT),
         conda=_named(environment, "ENVBUILDER_CONDA_MIRRORS", CHANNEL),

@@ -16,7 +16,7 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -37,7 +37,7 @@ from envbuilder.core.errors import FetchError, IncompatibleError, SpaceError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.lock.model import Artifact, Lock
+from envbuilder.lock.model import Artifact, Lock, LockedKernel
 from envbuilder.lock.resolve.context import Task
 from envbuilder.lock.resolve.held import TORCH, applies, parse_all, read_requirements
 from envbuilder.lock.resolve.nccl import nccl_package
@@ -119,6 +119,25 @@ class WheelTree:
             with self.wheel.open(info) as source, unpacked.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         return unpacked.open("rb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTree:
+    """The files of a kernel of the hub as a package of the environment: path there → file of the store."""
+
+    files: Mapping[str, Path]
+
+    @property
+    def entries(self) -> list[Entry]:
+        file = Entry(path="", kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0)
+        folders = {str(folder) for path in self.files for folder in PurePosixPath(path).parents} - {"."}
+        return [
+            *(replace(file, path=path, kind=Kind.DIRECTORY) for path in sorted(folders)),
+            *(replace(file, path=name, size=path.stat().st_size) for name, path in self.files.items()),
+        ]
+
+    def open(self, path: str) -> IO[bytes]:
+        return self.files[path].open("rb")
 
 
 @contextlib.contextmanager
@@ -240,6 +259,11 @@ def judge_wheels(task: Task, lock: Lock) -> None:
     unknown = [wheel for wheel in pins if not _is_proved(_proof(wheel, torch, task, lock))]
     try:
         wrong += _judge_nccl(torch, task, lock)
+        for kernel in lock.kernels:
+            for finding in _judged_kernel(kernel, torch, task, lock):
+                wrong += [finding] if finding.severity is Severity.ERROR else []
+                if finding.severity is not Severity.ERROR:
+                    log.warning("%s", finding)
         _fetch(unknown, task)
         for wheel in unknown:
             for finding in _judged(wheel, pins[wheel], torch, task, lock):
@@ -254,7 +278,8 @@ def judge_wheels(task: Task, lock: Lock) -> None:
     if wrong:
         count = "1 module" if len(wrong) == 1 else f"{len(wrong)} modules"
         raise IncompatibleError(
-            f"{count} of the chosen wheels cannot be loaded in this environment", findings=tuple(wrong)
+            f"{count} of the chosen {'wheels and kernels' if lock.kernels else 'wheels'} cannot be loaded in this environment",
+            findings=tuple(wrong),
         )
 
 
@@ -315,6 +340,31 @@ def _judges() -> Sha256:
         path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml")
     )
     return sha256_text("".join(path.read_text(encoding="utf-8") for path in paths))
+
+
+def _judged_kernel(kernel: LockedKernel, torch: Artifact, task: Task, lock: Lock) -> tuple[Finding, ...]:
+    """Return what does not fit of a kernel of the hub, which its maker built for a release of torch."""
+    store, top = (
+        task.context.store,
+        f"opt/env/lib/python{task.recipe.python}/site-packages/{kernel.name.rpartition('/')[2]}",
+    )
+    _fetch(kernel.files, task)
+    paths = {file: file.path.partition(f"/build/{kernel.variant}/")[2] for file in kernel.files}
+    tree = KernelTree(files={f"{top}/{path}": store.artifact(file.sha256) for file, path in paths.items()})
+    image = read_audited(tree, outside=ImageTexts())
+    symbols = torch_symbols(torch, task, may_fetch=True) if any(map(links_torch, image.elves)) else None
+    findings = tuple(judge(image, _target(task, lock, symbols)))
+    if not findings:
+        log.info("%s fits: %s", kernel.name, kernel.variant)
+    hint = "take another revision of the kernel, or another release of torch"
+    return tuple(
+        replace(
+            finding,
+            where=f"{kernel.name}: {finding.where.rpartition(f'{top}/')[2]}",
+            hint=finding.hint and hint,
+        )
+        for finding in findings
+    )
 
 
 def _judge_nccl(torch: Artifact, task: Task, lock: Lock) -> Iterator[Finding]:

@@ -51,6 +51,8 @@ KEYS = {
     "conda": (("env:", "conda: {channels: ['https://h/c'], packages: [ffmpeg]}\nenv:"), REFUSED),
     "security": (("env:", "security: false\nenv:"), REFUSED),
     "extensions": (("name: fused", "name: other"), LOCKED),
+    "kernels": (("env:", f"kernels: [team/relu@{'0' * 40}]\nenv:"), LOCKED),
+    "warm": (("env:", 'cuda: "12.6"\ngpus: [A100]\nwarm: python -V\nenv:'), REFUSED),
     "env": (('A: "1"', 'A: "2"'), LOCKED),
     "nccl": (("nccl: {profile: site.yaml}", "nccl: auto"), LOCKED),
     "run": (("env:", "run: python\nenv:"), LOCKED),

@@ -20,6 +20,7 @@ from envbuilder.recipe.load import load
 from envbuilder.verify.compare import BUILDER_ADDS, sif_manifest
 from tests.support import redist
 from tests.support.conda_channel import make_conda
+from tests.support.hub import make_kernels
 from tests.support.kernels import make_warm
 from tests.support.locks import make_task
 from tests.support.registries import push, registry
@@ -45,7 +46,19 @@ from tests.support.workbench import (
 )
 
 pytestmark = pytest.mark.builds
-SHAPED = ("cpu", "standalone", "sdists", "fetched", "toolkit", "archive", "apt", "on_image", "conda", "warm")
+SHAPED = (
+    "cpu",
+    "standalone",
+    "sdists",
+    "fetched",
+    "toolkit",
+    "archive",
+    "apt",
+    "on_image",
+    "conda",
+    "warm",
+    "hub_kernels",
+)
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map
 
 
@@ -80,6 +93,13 @@ def conda() -> Iterator[Built]:
     with open_folder() as folder:
         recipe = make_conda(folder)
         yield build(str(recipe), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
+
+
+@pytest.fixture(scope="module")
+def hub_kernels() -> Iterator[Built]:
+    """An environment with a kernel of a hub on loopback."""
+    with open_folder() as folder:
+        yield build(str(make_kernels(folder)), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 
 @pytest.fixture(scope="module")

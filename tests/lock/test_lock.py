@@ -381,7 +381,7 @@ def test_each_recipe_of_ours_has_a_lock_that_fits_it(name):
 DEBS = "the recipe changed in `base`, `python`, `gcc`, `libxcrypt`, `apt`, `apt_sources` or `security`, which decide the Debian packages"
 TOOLKIT = "the recipe changed in `base`, `cuda`, `apt_sources` or `indexes`, which decide the CUDA toolkit"
 WHEELS = "the recipe changed in `base`, `python`, `cuda`, `pytorch`, `packages`, `indexes` or `nccl.version`, which decide the Python packages"
-REST = "the recipe changed in `gpus`, `platform`, `env`, `nccl`, `run`, `warm` or the order of its extensions"
+REST = "the recipe changed in `gpus`, `platform`, `env`, `nccl`, `run`, `warm`, `kernels` or the order of its extensions"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.builder.render import PRINTERS, make_printed
 from envbuilder.builder.sandbox.runner import SandboxRunner
-from envbuilder.lock.model import LockedBuild, LockedWarm
+from envbuilder.lock.model import LockedBuild, LockedKernel, LockedWarm
 from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import Plan
 from envbuilder.plan.printer.dockerfile import folder_dockerfile
@@ -60,6 +60,13 @@ def of_conda() -> Plan:
     return make_plan(lock=replace(LOCK, conda=(package,)))
 
 
+def with_kernels() -> Plan:
+    path = f"team/relu/resolve/{'0' * 40}/build/torch26-cpu/__init__.py"
+    file = replace(wheel("relu", "1"), kind="kernel", source="hub", path=path)
+    kernel = LockedKernel(name="team/relu", revision="0" * 40, variant="torch26-cpu", files=(file,))
+    return make_plan(lock=replace(LOCK, kernels=(kernel,)))
+
+
 def with_warm() -> Plan:
     warm = LockedWarm(run=("python warm.py",), files=locked_files({"warm.py": "import triton\n"}))
     return make_plan(lock=replace(LOCK, warm=warm))
@@ -90,6 +97,7 @@ KINDS: Mapping[str, Callable[[], Plan]] = {
     "an image as base": on_image,
     "packages of conda channels": of_conda,
     "Triton kernels of `warm`": with_warm,
+    "kernels of the Hugging Face hub": with_kernels,
 }  # fmt: skip
 
 
@@ -112,6 +120,7 @@ PROOFS: Mapping[str, str] = {
     "an image as base": "on_image",
     "packages of conda channels": "conda",
     "Triton kernels of `warm`": "warm",
+    "kernels of the Hugging Face hub": "hub_kernels",
 }
 
 

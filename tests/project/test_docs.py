@@ -19,7 +19,7 @@ from envbuilder.recipe.load import list_recipes, load
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
-SETTING = r"(?<!_)(?:ENVBUILDER_[A-Z_]+|UV_PYTHON_INSTALL_MIRROR)"
+SETTING = r"(?<!_)(?:ENVBUILDER_[A-Z_]+|UV_PYTHON_INSTALL_MIRROR|HF_ENDPOINT)"
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md")
 MADE = ("build/", "recipes/mine.yaml", "recipes/NAME")  # by the reader, not in the repository
 FOLDERS = "envbuilder|tests|recipes|scripts|bench|apptainer|build"

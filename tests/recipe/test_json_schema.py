@@ -109,6 +109,8 @@ WRONG = [
     "indexes: [{name: x, find_links: ../wheels, packages: [a]}]",
     "indexes: [{name: x, url: 'https://h/simple', packages: ['*']}]",
     "indexes: [{name: x, url: 'https://h/simple'}]",
+    "kernels: [team/relu]",
+    "kernels: [team/relu@main]",
     "warm: 3",
     "warm: []",
     "warm: {run: []}",

@@ -859,6 +859,14 @@ def test_a_warm_with_a_mistake_is_refused(folder, key, code, message):
     assert any(found[0] == code and message in found[2] for found in refusals(folder, f"{CUDA}warm: {key}\n"))
 
 
+def test_kernels_of_the_hub_are_named_by_commit(folder):
+    kernel = f"team/relu@{'1a' * 20}"
+    recipe = written(folder, f"{LEAST}kernels: [{kernel}]\n")
+    assert recipe.kernels == (kernel,)
+    assert recipe.digest != written(folder, LEAST).digest
+    assert [found[0] for found in refusals(folder, f"{LEAST}kernels: [team/relu@main]\n")] == ["EB109"]
+
+
 def test_kernels_are_compiled_for_gpus_alone(folder):
     assert [found[0] for found in refusals(folder, f"{LEAST}warm: python src/a.cpp\n")] == ["EB126"]
 

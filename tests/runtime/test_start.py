@@ -529,6 +529,21 @@ def test_a_cache_of_an_unknown_form_and_an_image_without_kernels_stay_as_they_ar
     assert kernels.FileCacheManager.get_group is Cache.get_group
 
 
+@pytest.mark.parametrize(("own", "named"), [(None, "a/x={0}/a/x:b/y={0}/b/y"), ("a/x=/mine", "a/x=/mine")])
+def test_kernels_of_the_hub_are_named_unless_the_user_names_others(monkeypatch, tmp_path, own, named):
+    for name in ("a/x", "b/y"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(envbuilder_caches, "HUB_KERNELS", str(tmp_path))
+    monkeypatch.delenv("LOCAL_KERNELS", raising=False)
+    if own:
+        monkeypatch.setenv("LOCAL_KERNELS", own)
+    envbuilder_caches.name_kernels()
+    assert os.environ.pop("LOCAL_KERNELS") == named.format(tmp_path)
+    monkeypatch.setattr(envbuilder_caches, "HUB_KERNELS", str(tmp_path / "none"))
+    envbuilder_caches.name_kernels()
+    assert "LOCAL_KERNELS" not in os.environ
+
+
 @runs_programs
 def test_triton_looks_in_the_image_once_its_cache_is_imported(tmp_path):
     files = {

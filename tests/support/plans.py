@@ -22,6 +22,7 @@ from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
+    KernelsStep,
     OsStep,
     Plan,
     PythonStep,
@@ -50,12 +51,12 @@ OS, INTERPRETER, PYTHON, PACKAGES, CUDA, EXTENSIONS = (
     "cuda",
     "extensions",
 )
-START, RUNTIME, CONDA, WARM = "start", "runtime", "conda", "warm"
+START, RUNTIME, CONDA, WARM, KERNELS = "start", "runtime", "conda", "warm", "kernels"
 
 
 KINDS = {
     OsStep: OS, InterpreterStep: INTERPRETER, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS,
-    StartStep: START, RuntimeStep: RUNTIME, WheelStep: PACKAGES, CondaStep: CONDA, WarmStep: WARM,
+    StartStep: START, RuntimeStep: RUNTIME, WheelStep: PACKAGES, CondaStep: CONDA, WarmStep: WARM, KernelsStep: KERNELS,
 }  # fmt: skip
 
 

@@ -65,6 +65,7 @@ RELEASE: Final = (
     "other_locks",
     "warm",
     "image_torch",
+    "hub_kernels",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})

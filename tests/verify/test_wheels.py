@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.core.cache import Store, sha256_bytes
 from envbuilder.core.errors import IncompatibleError
-from envbuilder.lock.model import Artifact, Chosen, Lock
+from envbuilder.lock.model import Artifact, Chosen, Lock, LockedKernel
 from envbuilder.sources.names import Sources
 from envbuilder.verify.audit.linked import TorchSymbols
 from envbuilder.verify.wheels import WheelTarget, judge, judge_wheels, open_wheel
@@ -166,6 +166,33 @@ def test_a_wheel_that_cannot_load_refuses_the_lock(tmp_path: Path):
     (finding,) = caught.value.findings
     assert finding.where == f"view-1-{TAG}.whl: view.abi3.so"
     assert finding.message == f"`import view` fails: torch 2.13.0+cpu does not define `{GONE}`"
+
+
+@pytest.mark.parametrize(("module", "fits"), [(WITHOUT_CUDA, True), (OTHER, False)])
+def test_a_kernel_of_the_hub_is_judged_as_a_wheel(tmp_path: Path, module: bytes, fits: bool):
+    bench = Bench(tmp_path)
+    torch = bench.wheel("torch", C10)
+    top, files = f"team/relu/resolve/{'0' * 40}/build/torch213-cpu", []
+    for name, content in {"__init__.py": b"from . import _relu\n", "_relu.abi3.so": module}.items():
+        (tmp_path / name).write_bytes(content)
+        digest = sha256_bytes(content)
+        bench.context.store.add_artifact(digest, tmp_path / name)
+        files.append(
+            Artifact(
+                kind="kernel", name="team.relu", version="0" * 40, sha256=digest, size=len(content), source="hub",
+                path=f"{top}/{name}",
+            )
+        )  # fmt: skip
+    kernel = LockedKernel(name="team/relu", revision="0" * 40, variant="torch213-cpu", files=tuple(files))
+    lock = replace(bench.lock((torch,)), kernels=(kernel,))
+    if fits:
+        judge_wheels(make_task(bench.recipe, bench.context), lock)
+        return
+    with pytest.raises(IncompatibleError, match="1 module of the chosen wheels and kernels") as caught:
+        judge_wheels(make_task(bench.recipe, bench.context), lock)
+    (finding,) = caught.value.findings
+    assert finding.where == "team/relu: _relu.abi3.so"
+    assert f"does not define `{GONE}`" in finding.message
 
 
 def test_a_wheel_that_lock_chose_must_have_code_for_the_gpus(tmp_path: Path):

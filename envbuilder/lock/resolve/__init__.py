@@ -59,6 +59,7 @@ from envbuilder.lock.resolve.debs import (
 )
 from envbuilder.lock.resolve.extensions import lock_extensions, lock_warm, store_sources
 from envbuilder.lock.resolve.held import TORCH, is_met
+from envbuilder.lock.resolve.hub import lock_kernels
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met, read_distributions, say_gaps
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
@@ -133,7 +134,7 @@ def lock_best(task: Task, old: Lock | None, judge: Judge, rows: Mapping[str, Cud
         settled = replace(task, recipe=choices.settled())
         try:
             new = replace(resolve(settled, old), chosen=choices.locked())
-            if old is None or old.wheels != new.wheels:
+            if old is None or (old.wheels, old.kernels) != (new.wheels, new.kernels):
                 judge(settled, new)
         except (IncompatibleError, FetchError) as error:
             if not choices.refuse(error):
@@ -218,7 +219,7 @@ def resolve(task: Task, old: Lock | None) -> Lock:
         debs=debs, toolkit=fitting, wheels=wheels, extensions=extensions,
         locks=tuple(SourceFile(path=pins.path, sha256=pins.sha256, size=pins.size) for pins in recipe.locks),
         base=target.base, interpreter=next(iter(interpreter), None), builds=builds, tools=tools, conda=conda,
-        warm=lock_warm(recipe),
+        warm=lock_warm(recipe), kernels=lock_kernels(task, None if options.upgrade else old),
     )  # fmt: skip
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch or lock.epoch)

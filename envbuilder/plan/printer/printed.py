@@ -138,6 +138,7 @@ _COMMIT: Final = "fetch_commit.py"
 _PACKAGE: Final = "fetch_package.py"
 _LIST: Final = f"{PROGRAMS}/list"
 _ROWS: Final = 120  # of a list of files
+_TAKE_BLOB: Final = f'if [ -e "/artifacts/{sources.BLOBS}/${{sum%% *}}" ]; then cp "/artifacts/{sources.BLOBS}/${{sum%% *}}" "$file"'
 _TAKE: Final = 'if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"'
 
 
@@ -185,7 +186,10 @@ def fetch(program: Program, printed: Printed, *, below: str = "") -> list[str]:
             f"{file.sha256}  {target}\t{file.path}" for target, file in artifacts if file.source == source
         ]
         if rows:
-            lines += [*mirror, *_loop(rows, [_TAKE, f"else {otherwise}; fi"])]
+            lines += [
+                *mirror,
+                *_loop(rows, [_TAKE_BLOB if source == sources.HUB else _TAKE, f"else {otherwise}; fi"]),
+            ]
     for target, artifact in artifacts:
         if artifact.kind == "git":
             lines += _commit(target, artifact, *printed.commits[artifact.sha256])

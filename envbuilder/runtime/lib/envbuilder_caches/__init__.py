@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MARK = "_ENVBUILDER_CACHES"  # tells child processes which values are ours, of use on this node alone
+HUB_KERNELS = "/opt/envbuilder/kernels"
 KERNELS = "/opt/envbuilder/warm/triton"
 PROBE = 1 << 16  # bytes: a full file system or a used-up quota may still take an empty file
 
@@ -70,6 +71,18 @@ def look_in_image(cache: Any) -> None:
         return find(ours, filename)
 
     manager.get_group = get_group
+
+
+def name_kernels() -> None:
+    """Name the image's kernels of the hub to the package `kernels`, unless the user names others."""
+    if "LOCAL_KERNELS" in os.environ or not os.path.isdir(HUB_KERNELS):
+        return
+    names = [
+        f"{owner}/{name}"
+        for owner in sorted(os.listdir(HUB_KERNELS))
+        for name in sorted(os.listdir(f"{HUB_KERNELS}/{owner}"))
+    ]
+    os.environ["LOCAL_KERNELS"] = ":".join(f"{name}={HUB_KERNELS}/{name}" for name in names)
 
 
 def _caches() -> Iterator[tuple[str, str, list[str], str]]:

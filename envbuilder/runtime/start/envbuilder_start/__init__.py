@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LIB = "/opt/envbuilder/lib"
 INDEX = "/opt/envbuilder/extensions/index.json"
-CACHING = ("torch", "triton", "matplotlib", "numba", "huggingface_hub", "datasets")
+CACHING = ("torch", "triton", "matplotlib", "numba", "huggingface_hub", "datasets", "kernels")
 EXTENSIONS = "torch.utils.cpp_extension"
 KERNELS = "triton.runtime.cache"
 WATCHED = frozenset((*CACHING, EXTENSIONS, KERNELS))
@@ -74,6 +74,8 @@ class Watcher:
             if not self.placed:
                 self.placed = True
                 _call("envbuilder_caches", "place", failure="caches have no place")
+            if name == "kernels":
+                _call("envbuilder_caches", "name_kernels", failure="kernels of the image are not used")
             if name == "torch" and not self.prepared:
                 self.prepared = True
                 _call("envbuilder_nccl", "prepare", failure="NCCL defaults were not set")
