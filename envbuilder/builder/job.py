@@ -4,12 +4,11 @@ A program gets the folder of its step: SPEC, and INPUTS as links to files of the
 in a BuildKit.
 """
 
-import contextlib
 import functools
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +21,7 @@ from envbuilder import __version__, steps
 from envbuilder.artifacts.sif import SifWriter
 from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.sandbox.layer_folders import LayerFolders
+from envbuilder.builder.slots import Slots
 from envbuilder.core.cache import (
     Sha256,
     Store,
@@ -72,7 +72,6 @@ _DOCUMENTS: Final = (
     "artifacts/statement.py", "plan/contents.py", "plan/documents.py", "plan/sbom.py",
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).parents[1]
-NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's headers may need
 
 
 def tools() -> tuple[str, ...]:
@@ -98,35 +97,6 @@ def layer_keys(plan: Plan) -> dict[Step, Sha256]:
 def places(limits: Limits) -> int:
     """Return how many programs that make files, and packings of layers, run at once."""
     return max(2, limits.threads)
-
-
-def compilers(limits: Limits, memory: int = NVCC_MEMORY) -> int:
-    """Return how many compilers that take so many bytes may run at once, by cores and memory."""
-    return max(1, min(limits.threads, limits.memory // memory))
-
-
-class Slots:
-    """Limit the number of compiler processes across all extensions, and the memory that they take."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._free, self._memory = max(1, limits.threads), limits.memory
-        self._changed = threading.Condition()
-
-    @contextlib.contextmanager
-    def take(self, wanted: int, each: int = NVCC_MEMORY) -> Iterator[int]:
-        """Take the wanted number of slots of `each` so many bytes, at most all, and free them at the end. Yields their number."""
-        number = max(1, min(wanted, compilers(self._limits, each)))
-        memory = min(number * each, self._limits.memory)
-        with self._changed:
-            self._changed.wait_for(lambda: self._free >= number and self._memory >= memory)
-            self._free, self._memory = self._free - number, self._memory - memory
-        try:
-            yield number
-        finally:
-            with self._changed:
-                self._free, self._memory = self._free + number, self._memory + memory
-                self._changed.notify_all()
 
 
 def record_key(plan: Plan) -> str:

@@ -35,7 +35,7 @@ from envbuilder.builder.extensions.compiler_errors import (
     explain_failure,
     warm_error,
 )
-from envbuilder.builder.job import NVCC_MEMORY, BuildJob, SharedStores, Slots
+from envbuilder.builder.job import BuildJob, SharedStores
 from envbuilder.builder.recipe_tests import (
     Import,
     explain_import,
@@ -44,6 +44,7 @@ from envbuilder.builder.recipe_tests import (
 )
 from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot
+from envbuilder.builder.slots import NVCC_MEMORY, Slots
 from envbuilder.builder.upkeep import mark_used, share
 from envbuilder.compat.tables.cuda import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from docs import make_diagnose
 from envbuilder import cli
-from envbuilder.builder.job import NVCC_MEMORY
+from envbuilder.builder.slots import NVCC_MEMORY
 from envbuilder.commands.diagnose import findings
 from envbuilder.diagnose import Diagnosis, LogError, Role, as_text, diagnose, logs
 from envbuilder.diagnose.catalogue import load_catalogue, load_messages

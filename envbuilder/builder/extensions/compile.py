@@ -37,8 +37,9 @@ from envbuilder.builder.extensions.compiler_errors import (
     naming_left_out,
     read_report,
 )
-from envbuilder.builder.job import BuildJob, compilers, prepare_run
+from envbuilder.builder.job import BuildJob, prepare_run
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
+from envbuilder.builder.slots import compilers
 from envbuilder.core.beneath import read_beneath
 from envbuilder.core.budget import LastLines
 from envbuilder.core.cache import save_text, sha256_text

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 from packaging.utils import canonicalize_name
 from pydantic import Field
 
-from envbuilder.builder.job import NVCC_MEMORY
+from envbuilder.builder.slots import NVCC_MEMORY
 from envbuilder.compat.tables.cuda import load_cuda_packages
 from envbuilder.core.answer import Answer
 from envbuilder.core.beneath import (
