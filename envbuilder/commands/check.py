@@ -6,7 +6,7 @@ from envbuilder.builder.extensions.compiled import twins_of
 from envbuilder.commands._console import open_runner
 from envbuilder.commands.context import Host, Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import BareAnswer, Reply
-from envbuilder.lock.examine import CheckedRecipe, examine_recipe
+from envbuilder.plan.examine import CheckedRecipe, examine_recipe
 from envbuilder.recipe.load import expand
 
 if TYPE_CHECKING:

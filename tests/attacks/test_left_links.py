@@ -14,6 +14,7 @@ from typing import cast
 
 import pytest
 
+from envbuilder.artifacts.sif import SifWriter
 from envbuilder.builder.recipe_tests import _modules
 from envbuilder.builder.sandbox.root import Mount, sandboxed
 from envbuilder.builder.sandbox.runner import Run
@@ -261,13 +262,14 @@ class Swapping:
         return self._machine.job.runner.run(swapping)
 
 
-def test_a_layers_folder_that_a_package_swaps_is_not_kept(machine: Machine) -> None:
+def test_a_layers_folder_that_a_package_swaps_is_not_kept(machine: Machine, tmp_path: Path) -> None:
     job = replace(machine.job, runner=cast("Runner", Swapping(machine)))
     for artifact in job.plan.artifacts:
         file = job.store.artifact(artifact.sha256)
         file.parent.mkdir(exist_ok=True)
         file.touch()
-    with ThreadPoolExecutor(4) as pool, pytest.raises(BuildError, match="replaced the folder `out`"):
-        Run(job, pool).start(job.plan.python).result()
+    refused = pytest.raises(BuildError, match="replaced the folder `out`")
+    with ThreadPoolExecutor(4) as pool, SifWriter(tmp_path / "a.sif") as sif, refused:
+        Run(job, pool, sif).start(job.plan.python).result()
     assert load_layer(job.store.layer(job.keys[job.plan.python])) is None
     machine.need_untouched()

@@ -10,16 +10,13 @@ import signal
 import subprocess
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.extensions.compile import ExtensionBuilder
 from envbuilder.builder.extensions.compiled import CachedExtension
-from envbuilder.builder.sandbox.runner import Run
 from tests.support.stores import Listening
-from tests.support.workbench import ENVBUILDER, ROOT, open_assembly, recipe_like, run
+from tests.support.workbench import ENVBUILDER, ROOT, make_extensions, recipe_like, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch, pytest.mark.release]
 PARTS = 9
@@ -53,20 +50,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("whole", &whole); }}
 # What a user does who types `envbuilder build`, as far as the extensions.
 BUILD = """\
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from envbuilder.builder.extensions.compile import ExtensionBuilder
-from envbuilder.builder.sandbox.runner import Run
 from envbuilder.core.console import Console
-from tests.support.workbench import open_assembly
+from tests.support.workbench import make_extensions
 
 class Printing(Console):
     def say(self, text):
         print(text, flush=True)
 
-runner = open_assembly(Path(sys.argv[1]), Printing(quiet=True))
-with ThreadPoolExecutor(16) as pool:
-    ExtensionBuilder(runner.job, Run(runner.job, pool).root).build()
+make_extensions(Path(sys.argv[1]), Printing(quiet=True))
 """
 
 
@@ -86,9 +78,7 @@ def write_project(folder: Path) -> Path:
 def make(recipe: Path) -> tuple[CachedExtension, list[int]]:
     """Make the extension. Returns it, and of how many commands ninja said that they are to be run."""
     console = Listening()
-    runner = open_assembly(recipe, console)
-    with ThreadPoolExecutor(16) as pool:
-        (made,) = ExtensionBuilder(runner.job, Run(runner.job, pool).root).build()
+    (made,) = make_extensions(recipe, console)
     return made, [int(count) for count in re.findall(r"\(\d+ of (\d+) commands", "\n".join(console.said))]
 
 

@@ -6,19 +6,15 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from envbuilder.builder.artifacts import THREADS
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, pack_tar, write_folder
 from envbuilder.builder.context import RunnerChoice, RunnerName
-from envbuilder.builder.extensions.compile import ExtensionBuilder
 from envbuilder.builder.extensions.compiled import CachedExtension
 from envbuilder.builder.pipeline import open_step_runner
-from envbuilder.builder.sandbox.runner import Run
 from envbuilder.commands import context as sessions
 from envbuilder.commands._console import build_context
 from envbuilder.core.errors import BuildError
@@ -29,8 +25,8 @@ from tests.support.stores import Listening
 from tests.support.workbench import (
     ENVBUILDER,
     ROOT,
+    make_extensions,
     make_layers,
-    open_assembly,
     open_folder,
     recipe_like,
     run,
@@ -55,11 +51,8 @@ def make(recipe: Path) -> Made:
     """Renew the recipe's lock and make its extensions; raises BuildError for one that fails."""
     run(ENVBUILDER, "lock", recipe)
     console = Listening()
-    runner = open_assembly(recipe, console)
-    with ThreadPoolExecutor(THREADS) as pool:
-        kept = ExtensionBuilder(runner.job, Run(runner.job, pool).root).build()
     return Made(
-        {extension.compiled.entry.name: extension for extension in kept},
+        {extension.compiled.entry.name: extension for extension in make_extensions(recipe, console)},
         [text.strip() for text in console.said],
     )
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -14,9 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from envbuilder.artifacts.sif import SifWriter
 from envbuilder.builder import pipeline
+from envbuilder.builder.artifacts import THREADS, fill
 from envbuilder.builder.context import RunnerChoice
+from envbuilder.builder.extensions.compile import ExtensionBuilder
+from envbuilder.builder.extensions.compiled import CachedExtension
 from envbuilder.builder.job import StepRunner
+from envbuilder.builder.sandbox.runner import Run
 from envbuilder.commands import context as sessions
 from envbuilder.commands._console import build_context
 from envbuilder.core.cache import Store, cache_folder, link_or_copy
@@ -29,6 +35,7 @@ from envbuilder.lock.model import Artifact, lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
+from envbuilder.plan.model import ExtensionsStep
 from envbuilder.runners.toolbox import toolbox_files
 from tests.support.command_line import check_answer
 from tests.support.conditions import Conditions
@@ -207,10 +214,35 @@ def open_assembly(recipe: Path, console: Console | None = None) -> StepRunner:
     return runner
 
 
+@contextlib.contextmanager
+def _sif_in_the_making() -> Iterator[tuple[ThreadPoolExecutor, SifWriter]]:
+    with (
+        ThreadPoolExecutor(THREADS) as pool,
+        open_folder() as work,
+        SifWriter(work / "a.sif") as sif,
+    ):
+        yield pool, sif
+
+
 def make_layers(recipe: Path) -> tuple[Layer, ...]:
-    """Make all layers of a locked recipe in the user's cache, and neither image nor SIF."""
-    with ThreadPoolExecutor(16) as pool:
-        return tuple(layer.result() for layer in open_assembly(recipe).start(pool))
+    """Make all layers of a locked recipe in the user's cache, and no image."""
+    runner = open_assembly(recipe)
+    with _sif_in_the_making() as (pool, sif):
+        pending = runner.start(pool, sif)
+        fill(sif, pending, runner.job.blobs)
+        return tuple(layer.result() for layer in pending)
+
+
+def make_extensions(recipe: Path, console: Console) -> tuple[CachedExtension, ...]:
+    """Make the extensions of a locked recipe, and the layers that their compilers read. Raises BuildError for one that fails."""
+    job = open_assembly(recipe, console).job
+    with _sif_in_the_making() as (pool, sif):
+        made = Run(job, pool, sif)
+        lower = itertools.takewhile(lambda step: not isinstance(step, ExtensionsStep), job.plan.steps)
+        filled = pool.submit(fill, sif, [made.start(step) for step in lower], job.blobs)
+        extensions = ExtensionBuilder(job, made.root).build()
+        filled.result()
+    return extensions
 
 
 def fetch_packages(recipe: str, *, kinds: Collection[str] = ("deb", "wheel", "sdist", "archive")) -> None:
