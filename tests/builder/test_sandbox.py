@@ -16,10 +16,11 @@ import uv
 
 from envbuilder import runtime as image
 from envbuilder import steps
-from envbuilder.builder.job import BuildJob, compilers, prepare_run, progress, run_outside, tools
+from envbuilder.builder.job import BuildJob, prepare_run, progress, run_outside, tools
 from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command, sandboxed
 from envbuilder.builder.sandbox.runner import SandboxRunner, make_root, minimal_python, unpack_minimal
+from envbuilder.builder.slots import compilers
 from envbuilder.core import console as console_module
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
