@@ -2,8 +2,8 @@
 
 Apptainer's own builder writes random identities and the time of day into the file, and removes the old file
 before it starts. The format is that of its `sif` package, version 01: a header of 128 bytes, 48 descriptors
-of 585 bytes, then the data. The file system is the first of it and begins at a multiple of 4096, so that it can be written
-before anybody knows the documents behind it.
+of 585 bytes, then the data. The file system begins at a multiple of 4096. Before it lies what is known before a build,
+behind it are the documents about what was built.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Final, Self
 
 import zstandard
@@ -57,7 +58,6 @@ _MOST_SLOTS: Final = 4096  # that a reader accepts
 _DESCRIPTORS_AT: Final = 4096
 _DATA_AT: Final = _DESCRIPTORS_AT + _SLOTS * _DESCRIPTOR.size
 _ALIGNMENT: Final = 4096
-_SYSTEM_AT: Final = -(-_DATA_AT // _ALIGNMENT) * _ALIGNMENT
 _VIEWS_AT: Final = 1 << 40  # of a SIF in the making: behind any end, in a file that is sparse until then
 _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's number
 _SQUASHFS: Final = 1
@@ -155,10 +155,14 @@ class SifWriter:
     Programs of the build can read each layer that is there, see `view`. The same layers give the same bytes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, *, definition: str = "", labels: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.path = path
+        self._first = _first(definition, labels)
+        self._at = _system_at(self._first)
         self._stream: IO[bytes] = path.open("wb")
-        self._stream.seek(_SYSTEM_AT + SUPER_SIZE)
+        self._stream.seek(self._at + SUPER_SIZE)
         self._system = GrowingSquashfs()
         self._layers: list[Layer] = []
         self._views = _VIEWS_AT
@@ -200,24 +204,22 @@ class SifWriter:
             if not self._is_open:
                 raise BuildError(f"the build ended before the {layer.name} layer was in its SIF")
             place, whole = self._views, self._system
-            text = whole.view(read_manifest(layer), at=place - _SYSTEM_AT)
+            text = whole.view(read_manifest(layer), at=place - self._at)
             os.pwrite(self._stream.fileno(), text, place)
             self._views += -(-len(text) // _ALIGNMENT) * _ALIGNMENT
             return place
 
     def finish(
-        self, *, epoch: int, definition: str, labels: Mapping[str, str], documents: Sequence[Document] = (),
-        processor: Processor = X86_64,
-    ) -> None:  # fmt: skip
+        self, *, epoch: int, documents: Sequence[Document] = (), processor: Processor = X86_64
+    ) -> None:
         """Write all that is not contents, with a descriptor for each of the `documents`. It is not on the disk yet, see `seal`."""
         identity = "\n".join(layer.diff_id for layer in self._layers)
         system = self._system.finish(epoch)
-        front, tail = _around(
-            system, epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor,
-            identity=identity,
-        )  # fmt: skip
+        front = _front(
+            self._first, documents, size=system.size, epoch=epoch, identity=identity, processor=processor
+        )
         with space_errors(self.path):
-            self._stream.write(system.tables + tail)
+            self._stream.writelines((system.tables, *(item.content for item in documents)))
             self._stream.truncate()
             self._stream.seek(0)
             self._stream.write(front + system.head)
@@ -245,31 +247,26 @@ def write_sif(
     The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
     check_place(out)
-    with beside(out) as work, SifWriter(work / "sif") as sif:
+    with beside(out) as work, SifWriter(work / "sif", definition=definition, labels=labels) as sif:
         for layer in layers:
             sif.add(layer)
-        sif.finish(
-            epoch=epoch, definition=definition, labels=labels, documents=documents, processor=processor
-        )
+        sif.finish(epoch=epoch, documents=documents, processor=processor)
         facts = seal(sif.path)
         sif.path.replace(out)
     return facts
 
 
-def _around(
-    system: SquashfsLayout, *, epoch: int, definition: str, labels: Mapping[str, str], identity: str,
-    documents: Sequence[Document] = (), processor: Processor,
-) -> tuple[bytes, bytes]:  # fmt: skip
-    """Return the bytes before and behind the file system."""
+def _first(definition: str, labels: Mapping[str, str]) -> tuple[Document, Document]:
+    """Return what lies before the file system."""
     text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))
-    number = uuid.uuid5(_SPACE, "\n".join([identity, str(epoch), definition, text]))
-    objects = (
+    return (
         Document(data_type=DataType.DEFINITION, name="definition", content=definition.encode()),
         Document(data_type=DataType.LABELS, name="labels.json", content=text.encode()),
-        *documents,
     )
-    front = _front(objects, size=system.size, epoch=epoch, identity=number, processor=processor)
-    return front, b"".join(item.content for item in objects)
+
+
+def _system_at(first: Sequence[Document]) -> int:
+    return -(-(_DATA_AT + sum(len(item.content) for item in first)) // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,10 +321,9 @@ def extend_sif(sif: Path, layer: Layer, out: Path, *, labels: Mapping[str, str])
     system = layout_squashfs([below, _packed(layer)], epoch=epoch)
     identity = f"{there.system.size} {sha256_bytes(there.read(DataType.LABELS))} {layer.diff_id}"
     text = there.read(DataType.DEFINITION).decode(errors="replace")
-    front, tail = _around(
-        system, epoch=epoch, definition=text, labels=labels, identity=identity, processor=processor_in(sif) or X86_64
-    )  # fmt: skip
-    return _write(out, front, system, tail)
+    first, processor = _first(text, labels), processor_in(sif) or X86_64
+    front = _front(first, (), size=system.size, epoch=epoch, identity=identity, processor=processor)
+    return _write(out, front, system)
 
 
 def _repacked(system: Squashfs, sif: Path, start: int) -> Packed | None:
@@ -364,7 +360,7 @@ def _packed(layer: Layer) -> Packed:
     return Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer))
 
 
-def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes) -> SifFacts:
+def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes = b"") -> SifFacts:
     check_place(out)
     digest = hashlib.sha256()
     with beside(out) as work, space_errors(out):
@@ -496,15 +492,18 @@ def check_place(out: Path) -> None:
 
 
 def _front(
-    objects: Sequence[Document], *, size: int, epoch: int, identity: uuid.UUID, processor: Processor
-) -> bytes:
-    """Return all bytes before the file system, which has `size` bytes. The objects lie behind it."""
+    first: Sequence[Document], behind: Sequence[Document], *, size: int, epoch: int, identity: str, processor: Processor
+) -> bytes:  # fmt: skip
+    """Return all bytes before the file system, which has `size` bytes. The `first` objects are among them."""
+    number = uuid.uuid5(_SPACE, "\n".join([identity, str(epoch), *(item.content.decode() for item in first)]))
     runs_on = f"{processor.sif}\0".encode()
-    *places, end = itertools.accumulate((len(item.content) for item in objects), initial=_SYSTEM_AT + size)
+    system_at, objects = _system_at(first), (*first, *behind)
+    before = itertools.accumulate((len(item.content) for item in first[:-1]), initial=_DATA_AT)
+    *after, end = itertools.accumulate((len(item.content) for item in behind), initial=system_at + size)
     partition = _PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, runs_on)
     rows = (
-        *((item.data_type, at, len(item.content), item.name, item.extra) for item, at in zip(objects, places, strict=True)),
-        (DataType.PARTITION, _SYSTEM_AT, size, "rootfs.squashfs", partition),
+        *((item.data_type, at, len(item.content), item.name, item.extra) for item, at in zip(objects, (*before, *after), strict=True)),
+        (DataType.PARTITION, system_at, size, "rootfs.squashfs", partition),
     )  # fmt: skip
     descriptors = b"".join(
         _DESCRIPTOR.pack(
@@ -513,10 +512,11 @@ def _front(
         for number, (kind, at, length, name, extra) in enumerate(rows, 1)
     )
     header = _HEADER.pack(
-        _LAUNCH, _MAGIC, _VERSION, runs_on, identity.bytes, epoch, epoch,
+        _LAUNCH, _MAGIC, _VERSION, runs_on, number.bytes, epoch, epoch,
         _SLOTS - len(rows), _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, end - _DATA_AT,
     )  # fmt: skip
-    return (header.ljust(_DESCRIPTORS_AT, b"\0") + descriptors).ljust(_SYSTEM_AT, b"\0")
+    front = header.ljust(_DESCRIPTORS_AT, b"\0") + descriptors.ljust(_SLOTS * _DESCRIPTOR.size, b"\0")
+    return (front + b"".join(item.content for item in first)).ljust(system_at, b"\0")
 
 
 def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:

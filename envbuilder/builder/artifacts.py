@@ -119,7 +119,7 @@ class ImageLoader:
 def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -> Artifacts:
     """Make every layer that the store lacks, then both artifacts in the existing folder of `outputs`."""
     job = runner.job
-    with worker_threads(THREADS, job.runner) as pool, SifWriter(outputs.sif) as sif:
+    with worker_threads(THREADS, job.runner) as pool, _begin_sif(outputs.sif, job.plan) as sif:
         pending = runner.start(pool, sif)
         filled = pool.submit(fill, sif, pending, job.blobs)
         layers = wait_for_layers(pending, filled, first_done=lambda layers: loader.load_first(job, layers))
@@ -175,13 +175,16 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str)
     )
 
 
+def _begin_sif(path: Path, plan: Plan) -> SifWriter:
+    definition = f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n"
+    return SifWriter(path, definition=definition, labels=dict(plan.runtime.labels))
+
+
 def _finish_sif(sif: SifWriter, plan: Plan, layers: Sequence[Layer]) -> None:
     texts = read_files(layers[-1], {SBOM, PROVENANCE})
     kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
     sif.finish(
         epoch=plan.epoch,
-        definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
-        labels=dict(plan.runtime.labels),
         processor=plan.processor,
         documents=tuple(
             Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path])

@@ -177,6 +177,6 @@ def test_a_sif_is_the_same_whoever_read_from_it_in_the_making(
 ):
     with SifWriter(tmp_path / "a.sif") as sif:
         assert read_in_sandbox(open_folder(folders, sif, layer), "lib/small")
-        sif.finish(epoch=1, definition="", labels={})
+        sif.finish(epoch=1)
     facts = write_sif(layers=[layer], out=tmp_path / "b.sif", epoch=1, definition="", labels={})
     assert seal(sif.path) == facts
