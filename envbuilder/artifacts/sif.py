@@ -17,7 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -162,7 +162,7 @@ class SifWriter:
         self._first = _first(definition, labels)
         self._at = _system_at(self._first)
         self._stream: IO[bytes] = path.open("wb")
-        self._stream.seek(self._at + SUPER_SIZE)
+        self._end = self._at + SUPER_SIZE
         self._system = GrowingSquashfs()
         self._layers: list[Layer] = []
         self._views = _VIEWS_AT
@@ -187,12 +187,22 @@ class SifWriter:
         packed = _packed(layer)
         with self._changed:
             pieces = self._system.add(packed)
-        with space_errors(self.path):
-            self._stream.writelines(_contents(pieces))
-            self._stream.flush()
+        first, second = _halves(pieces)
+        middle = self._end + sum(piece.size for piece in first)
+        with space_errors(self.path), ThreadPoolExecutor(1) as other:  # one core copies 2 GB a second
+            copied = other.submit(self._copy, second, middle)
+            self._copy(first, self._end)
+            self._end = copied.result()
         with self._changed:
             self._layers.append(layer)
             self._changed.notify_all()
+
+    def _copy(self, pieces: Sequence[Piece], at: int) -> int:
+        """Write the pieces to a place of the file. Return the place behind them."""
+        with self.path.open("r+b") as stream:
+            stream.seek(at)
+            stream.writelines(_contents(pieces))
+            return stream.tell()
 
     def view(self, layer: Layer) -> int:
         """Wait until the layer is there. Return the place in the file at which a squashfs with its files alone begins.
@@ -219,6 +229,7 @@ class SifWriter:
             self._first, documents, size=system.size, epoch=epoch, identity=identity, processor=processor
         )
         with space_errors(self.path):
+            self._stream.seek(self._end)
             self._stream.writelines((system.tables, *(item.content for item in documents)))
             self._stream.truncate()
             self._stream.seek(0)
@@ -378,6 +389,21 @@ def _write(out: Path, front: bytes, system: SquashfsLayout, tail: bytes = b"") -
         sif.chmod(0o755)
         sif.replace(out)
     return SifFacts(sha256=Sha256(digest.hexdigest()), size=len(front) + system.size + len(tail))
+
+
+def _halves(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """Split pieces into two parts of about as many bytes."""
+    first, second, left = list[Piece](), list[Piece](), sum(piece.size for piece in pieces) // 2
+    for piece in pieces:
+        if left <= 0:
+            second.append(piece)
+        elif piece.plain or piece.length <= left:
+            first.append(piece)
+        else:
+            first.append(replace(piece, length=left))
+            second.append(replace(piece, at=piece.at + left, length=piece.length - left))
+        left -= piece.size
+    return first, second
 
 
 def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:

@@ -69,6 +69,11 @@ class Piece:
     length: int
     plain: int = 0
 
+    @property
+    def size(self) -> int:
+        """Return the number of bytes that it becomes in the file."""
+        return self.plain or self.length
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquashfsLayout:
