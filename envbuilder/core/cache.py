@@ -491,8 +491,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def save_proved(path: Path, text: str) -> None:
-    """Write a text below its sha256, for `read_proved`."""
-    save_text(path, f"{sha256_text(text)}\n{text}")
+    """Write a text below its sha256, for `read_proved`, which sees what a power cut damages: nothing waits for the disk."""
+    save_bytes(path, f"{sha256_text(text)}\n{text}".encode(), sync=False)
 
 
 def read_proved(path: Path) -> str:
@@ -507,8 +507,11 @@ def save_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     save_bytes(path, text.encode(), mode=mode)
 
 
-def save_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file under a temporary name in the same folder, then rename it. A link under the name is replaced."""
+def save_bytes(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Write a file under a temporary name in the same folder, then rename it, by default once it is on the disk.
+
+    A link under the name is replaced.
+    """
     with space_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -517,7 +520,10 @@ def save_bytes(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
                 os.fchmod(stream.fileno(), mode)
-            commit_path(temporary, path)
+            if sync:
+                commit_path(temporary, path)
+            else:
+                temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
