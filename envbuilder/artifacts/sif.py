@@ -213,8 +213,8 @@ class SifWriter:
             self._changed.wait_for(lambda: layer in self._layers or not self._is_open)
             if not self._is_open:
                 raise BuildError(f"the build ended before the {layer.name} layer was in its SIF")
-            place, whole = self._views, self._system
-            text = whole.view(read_manifest(layer), at=place - self._at)
+            place = self._views
+            text = self._system.view(read_manifest(layer), at=place - self._at)
             os.pwrite(self._stream.fileno(), text, place)
             self._views += -(-len(text) // _ALIGNMENT) * _ALIGNMENT
             return place

@@ -171,7 +171,8 @@ class Store:
 
         It is emptied unless it is as the last build left it. A killed build leaves no inventory: what it compiled is
         used until the machine starts anew, because only a power cut loses what programs have written. After a build that was
-        killed, stopped or failed, `mend` gets the time at which that build began, removes what it may have left unfinished, and returns whether the rest is of use.
+        killed, stopped or failed, `mend` gets the time at which that build began, removes what it may have left unfinished, and
+        returns whether the rest is of use.
         """
         path = self.root / "build-directories" / key
         inventory = self._inventory(path)

@@ -62,7 +62,8 @@ _OF_SHELL: Final = re.compile(
 _SHOWN: Final = 3  # commands of a script that are left out, in the line that says so
 # What every environment has, by its own keys.
 _OWN_PACKAGES: Final = re.compile(
-    r"python3?(\.\d+)?(-(dev|pip|venv|distutils|setuptools|wheel|minimal|full|virtualenv|is-python3))?|python-is-python3|build-essential|sudo|"
+    r"python3?(\.\d+)?(-(dev|pip|venv|distutils|setuptools|wheel|minimal|full|virtualenv|is-python3))?|"
+    r"python-is-python3|build-essential|sudo|"
     r"software-properties-common|apt-transport-https|ca-certificates|gnupg2?|apt-utils|locales|ninja-build"
 )
 _FOR_DEBIANS_PYTHON: Final = re.compile(r"python3?-(.+)")

@@ -9,7 +9,10 @@ from envbuilder.init.requests import Requests, read_text
 from envbuilder.recipe.other_locks import find_locks
 
 OURS: Final = re.compile(r".*Written by envbuilder")  # the first line of what `devcontainer` writes
-ENVIRONMENTS: Final = r"(?i:(?!.*(lock|build_config))(.+[-_.])?(conda|(conda)?env(ironment)?)\d*([-_.].+)?\.ya?ml)"  # of conda, by the names of their files
+# Environments of conda, by the names of their files.
+ENVIRONMENTS: Final = (
+    r"(?i:(?!.*(lock|build_config))(.+[-_.])?(conda|(conda)?env(ironment)?)\d*([-_.].+)?\.ya?ml)"
+)
 # Files that `--from` reads.
 _READABLE: Final = re.compile(
     rf"(?i:.*dockerfile.*|(install|setup|env(ironment)?)\w*([-_]\w+)*\.sh)|.*\.def|{ENVIRONMENTS}|"

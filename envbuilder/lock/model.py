@@ -58,8 +58,8 @@ class Artifact:
     below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `apt-NAME` (path
     below an apt repository of the recipe or of its image), `git` (the tree of a commit as a tar), `url-SHA256` (the file at
     the address of an extension or a wheel), `index-NAME` (path `project/filename` in an index of the recipe), `links-NAME`
-    (path `filename` on a page of the recipe), `channel-NAME` (path `subdir/filename` below a conda channel of the recipe), `hub` (path below the Hugging Face hub),
-    `recipe` (path below the recipe's folder) or `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image
+    (path `filename` on a page of the recipe), `channel-NAME` (path `subdir/filename` below a conda channel of the recipe),
+    `hub` (path below the Hugging Face hub), `recipe` (path below the recipe's folder) or `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image
     `name`; never in a lockfile).
     """
 

@@ -38,14 +38,8 @@ CONDA_PREFIX: Final = "/opt/conda-env"  # not /opt/conda, which images have
 OWN: Final = "/opt/envbuilder"
 KERNELS: Final = f"{OWN}/kernels"  # of the hub
 LIB: Final = f"{OWN}/lib"
-WARM_ROOT: Final = (
-    "os",
-    "interpreter",
-    "python",
-    PACKAGES,
-    "cuda",
-    "extensions",
-)  # in which the programs of `warm` run
+# In whose files the programs of `warm` run.
+WARM_ROOT: Final = ("os", "interpreter", "python", PACKAGES, "cuda", "extensions")
 SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
 # Container runtimes read these from the image's config and give GPUs and the driver's libraries. docs/evidence/gpus.md says which do.
 GPUS: Final = "NVIDIA_VISIBLE_DEVICES"

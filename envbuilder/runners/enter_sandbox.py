@@ -4,8 +4,8 @@
     enter_sandbox.py --emulate MACHINE EMULATOR [OVER BELOW]… -- PROGRAM [ARGUMENT]…
 
 OPTIONs are bubblewrap's. Each FILE has a squashfs at byte OFFSET, which squashfuse mounts at the empty FOLDER for this program alone.
-MACHINE and what follows it are for programs of another processor. The second form starts a program that knows those of another processor, without a
-sandbox.
+MACHINE and what follows it are for programs of another processor. The second form starts a program that knows those of another
+processor, without a sandbox.
 
 A sandbox that root starts would run as the machine's root, who owns files of the kernel such as
 /proc/sys/kernel/core_pattern. So root takes an id here that nobody has. That id may not enter root's folders. Whatever

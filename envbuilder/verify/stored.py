@@ -132,27 +132,22 @@ class _Comparison:
         """Compare blocks (place, stored size, whether packed) with frames. Those that follow each other are read at once."""
         if len(blocks) != len(frames):
             return False
-        start, size, at = (
-            0,
-            0,
-            0,
-        )  # of what is not compared yet: its place here, its bytes, its place in the blob
+        runs: list[tuple[int, int, int]] = []  # of packed blocks: place in the SIF, place in the blob, bytes
         for (place, stored, is_packed), (begin, length, plain) in zip(blocks, frames, strict=True):
             if stored != (length if is_packed else plain):
                 return False
-            if is_packed and (place, begin) == (start + size, at + size) and size + stored <= CHUNK:
-                size += stored
-                continue
-            if not self._is_same(start, size, at, digest):
-                return False
-            start, size, at = place, stored, begin
             if not is_packed:
                 packed = os.pread(self._blobs[digest], length, begin)
                 expected = zstandard.ZstdDecompressor().decompress(packed, max_output_size=plain)
                 if self._system.read(place, stored) != expected:
                     return False
-                size = 0
-        return self._is_same(start, size, at, digest)
-
-    def _is_same(self, start: int, size: int, at: int, digest: Sha256) -> bool:
-        return self._system.read(start, size) == os.pread(self._blobs[digest], size, at)
+                continue
+            start, at, size = runs[-1] if runs else (0, 0, 0)
+            if (place, begin) == (start + size, at + size) and size + stored <= CHUNK:
+                runs[-1:] = [(start, at, size + stored)]
+            else:
+                runs.append((place, begin, stored))
+        return all(
+            self._system.read(start, size) == os.pread(self._blobs[digest], size, at)
+            for start, at, size in runs
+        )

@@ -103,12 +103,7 @@ class WheelTree:
                 self._members[path] = info
         packed = Path(self.wheel.filename or "").stat().st_size
         need_within("bytes of its files", size, most_unpacked(packed, ARCHIVE_SPARE))
-        folders = {str(folder) for path in self._members for folder in PurePosixPath(path).parents} - {"."}
-        file = Entry(path="", kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0)
-        self.entries += [replace(file, path=path, kind=Kind.DIRECTORY) for path in sorted(folders)]
-        self.entries += [
-            replace(file, path=path, size=info.file_size) for path, info in self._members.items()
-        ]
+        self.entries += _entries({path: info.file_size for path, info in self._members.items()})
 
     def open(self, path: str) -> IO[bytes]:
         info = self._members[path]
@@ -129,15 +124,20 @@ class KernelTree:
 
     @property
     def entries(self) -> list[Entry]:
-        file = Entry(path="", kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0)
-        folders = {str(folder) for path in self.files for folder in PurePosixPath(path).parents} - {"."}
-        return [
-            *(replace(file, path=path, kind=Kind.DIRECTORY) for path in sorted(folders)),
-            *(replace(file, path=name, size=path.stat().st_size) for name, path in self.files.items()),
-        ]
+        return _entries({path: file.stat().st_size for path, file in self.files.items()})
 
     def open(self, path: str) -> IO[bytes]:
         return self.files[path].open("rb")
+
+
+def _entries(sizes: Mapping[str, int]) -> list[Entry]:
+    """Return entries of files with these sizes by path, and of their folders."""
+    file = Entry(path="", kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0)
+    folders = {str(folder) for path in sizes for folder in PurePosixPath(path).parents} - {"."}
+    return [
+        *(replace(file, path=path, kind=Kind.DIRECTORY) for path in sorted(folders)),
+        *(replace(file, path=path, size=size) for path, size in sizes.items()),
+    ]
 
 
 @contextlib.contextmanager
@@ -251,7 +251,7 @@ def judge_wheels(task: Task, lock: Lock) -> None:
     torch = next((wheel for wheel in lock.wheels if wheel.name == TORCH and wheel.kind == "wheel"), None)
     if torch is None:
         return  # without torch, or with that of the base image
-    chosen = {choice.name for choice in lock.chosen if choice.wheel}
+    chosen = _chosen(lock)
     pins = {
         wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task, chosen)) is not None
     }
@@ -261,8 +261,9 @@ def judge_wheels(task: Task, lock: Lock) -> None:
         wrong += _judge_nccl(torch, task, lock)
         for kernel in lock.kernels:
             for finding in _judged_kernel(kernel, torch, task, lock):
-                wrong += [finding] if finding.severity is Severity.ERROR else []
-                if finding.severity is not Severity.ERROR:
+                if finding.severity is Severity.ERROR:
+                    wrong.append(finding)
+                else:
                     log.warning("%s", finding)
         _fetch(unknown, task)
         for wheel in unknown:
@@ -291,7 +292,7 @@ def _judged(
         task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
     ) as image:
         links = any(map(links_torch, image.elves))
-        if not (links or pins or _is_chosen(wheel, lock) or TORCH in wheel.name):
+        if not (links or pins or wheel.name in _chosen(lock) or TORCH in wheel.name):
             save_proved(proof, "not compiled with torch")
             return ()
         symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
@@ -309,19 +310,15 @@ def _judged(
     )
 
 
-def _is_chosen(wheel: Artifact, lock: Lock) -> bool:
-    return any(choice.wheel and choice.name == wheel.name for choice in lock.chosen)
+def _chosen(lock: Lock) -> frozenset[str]:
+    """Return the names of the wheels that `lock` chose in place of builds."""
+    return frozenset(choice.name for choice in lock.chosen if choice.wheel)
 
 
 def _proof(wheel: Artifact, torch: Artifact, task: Task, lock: Lock) -> Path:
     """Return the place of the note that a wheel fits: by this program, wheel, torch and target."""
-    parts = (
-        _judges(),
-        wheel.sha256,
-        torch.sha256,
-        _is_chosen(wheel, lock),
-        asdict(_target(task, lock, None)),
-    )
+    target, is_chosen = asdict(_target(task, lock, None)), wheel.name in _chosen(lock)
+    parts = (_judges(), wheel.sha256, torch.sha256, is_chosen, target)
     return task.context.store.proof(sha256_text(json.dumps(["fits", *parts], default=sorted)))
 
 
@@ -344,10 +341,8 @@ def _judges() -> Sha256:
 
 def _judged_kernel(kernel: LockedKernel, torch: Artifact, task: Task, lock: Lock) -> tuple[Finding, ...]:
     """Return what does not fit of a kernel of the hub, which its maker built for a release of torch."""
-    store, top = (
-        task.context.store,
-        f"opt/env/lib/python{task.recipe.python}/site-packages/{kernel.name.rpartition('/')[2]}",
-    )
+    store = task.context.store
+    top = f"opt/env/lib/python{task.recipe.python}/site-packages/{kernel.name.rpartition('/')[2]}"
     _fetch(kernel.files, task)
     paths = {file: file.path.partition(f"/build/{kernel.variant}/")[2] for file in kernel.files}
     tree = KernelTree(files={f"{top}/{path}": store.artifact(file.sha256) for file, path in paths.items()})

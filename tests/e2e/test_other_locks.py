@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
+from envbuilder.sources.names import default_index
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, build, run
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]
@@ -40,7 +41,7 @@ def test_the_lock_of_uv_becomes_the_files_that_uv_installs(spacious: Path):
     (spacious / "mine.yaml").write_text(RECIPE)
     python = ("--python", "3.11", "--no-python-downloads")
     run(find_uv_bin(), "sync", "--no-dev", "--link-mode", "copy", *python, cwd=spacious)
-    env = NO_ENGINE | {"ENVBUILDER_INDEX": "https://pypi.org/simple"}  # as uv asks
+    env = NO_ENGINE | {"ENVBUILDER_INDEX": default_index()}  # as uv asks
     run(ENVBUILDER, "lock", spacious / "mine.yaml", env=env)
     built = build(str(spacious / "mine.yaml"), spacious / "built", env=env)
     expected = json.loads(run(spacious / ".venv/bin/python", "-c", LIST))
