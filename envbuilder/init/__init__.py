@@ -54,6 +54,7 @@ from envbuilder.init.recipe_text import recipe_text
 from envbuilder.init.requests import Requests
 from envbuilder.init.shell_lines import UNTOLD
 from envbuilder.init.toml_files import read_pipfile, read_pixi_file, read_pyproject
+from envbuilder.init.unread import reason
 from envbuilder.init.vendor_image import is_reference, take_image
 from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
@@ -152,7 +153,8 @@ def read_source(path: Path, requests: Requests) -> None:
             read_lock(path, requests)
         return
     if reader is None:
-        raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {_KINDS}")
+        message = f"cannot read `{path}`: {reason(path) or 'its name does not say its kind'}"
+        raise UsageError(message, hint=f"`--from` takes {_KINDS}")
     with blaming_content(f"`{path}`"):
         reader(path, requests)
 

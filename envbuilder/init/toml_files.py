@@ -58,10 +58,6 @@ def read_pyproject(path: Path, requests: Requests) -> None:
     for (key, why), tables_by_name in zip(reasons.items(), (extras, groups), strict=True):
         if others := [name for name in tables_by_name if name not in requests.wanted]:
             requests.leave(where, f"{key}: {', '.join(others)}", why, hint=f"`--with {others[0]}` takes it")
-    if others := [*table_of(poetry, "group"), *(poetry.keys() & {"dev-dependencies"})]:
-        requests.leave(
-            where, f"groups of Poetry: {', '.join(others)}", "a lock that has them can be read with them"
-        )
     extras = table_of(poetry, "extras")
     read_extras(dict.fromkeys(extras, ()), where, requests)
     wanted_names = {name for extra in requests.wanted for name in texts_of(extras.get(extra))}
@@ -78,7 +74,7 @@ def read_pyproject(path: Path, requests: Requests) -> None:
             requests.pin("python", bounds(wanted), where)
         else:
             read_requirement(f"{name}{_extras(place)}{bounds(wanted)}", where, requests)
-    _leave_settings(uv, poetry, path, requests)
+    _leave_settings(tool, path, requests)
     read_pixi(table_of(tool, "pixi"), path, requests)
 
 
@@ -209,9 +205,18 @@ def _read_dynamic(given: object, path: Path, requests: Requests) -> None:
         requests.leave(str(path), 'dynamic = ["dependencies"]', "its build computes them, and nothing runs")
 
 
-def _leave_settings(uv: Mapping[str, Any], poetry: Mapping[str, Any], path: Path, requests: Requests) -> None:
-    """Report the indexes and bounds that uv and Poetry have for all packages."""
-    for index in (*tables_of(uv, "index"), *tables_of(poetry, "source")):
+def _leave_settings(tool: Mapping[str, Any], path: Path, requests: Requests) -> None:
+    """Report the indexes and bounds that uv, Poetry and PDM have for all packages, and the groups that nothing reads."""
+    uv, poetry, pdm, hatch = (table_of(tool, name) for name in ("uv", "poetry", "pdm", "hatch"))
+    groups = {
+        "groups of Poetry": [*table_of(poetry, "group"), *(poetry.keys() & {"dev-dependencies"})],
+        "groups of PDM": list(table_of(pdm, "dev-dependencies")),
+        "environments of Hatch": list(table_of(hatch, "envs")),
+    }
+    for key, names in groups.items():
+        if names:
+            requests.leave(str(path), f"{key}: {', '.join(names)}", "who develops the project needs them")
+    for index in (*tables_of(uv, "index"), *tables_of(poetry, "source"), *tables_of(pdm, "source")):
         if not (index.get("explicit") or index.get("priority") == "explicit"):
             words = ("--extra-index-url", str(index.get("url")))
             read_arguments(words, str(path), requests, locate=path.parent.joinpath)

@@ -21,7 +21,7 @@ _READABLE: Final = re.compile(
 # Names of other files, and why these are not read. The first row that fits counts.
 _REASONS: Final = (
     (r"constraints?([-_.].*)?\.txt", "it has bounds alone, and the lock fixes every version"),
-    (r"conda-.*\.lock|.*explicit.*\.txt", "a list of files without dependencies; `conda-lock.yml` is read"),
+    (r"conda(-.*)?\.lock|.*explicit.*\.txt", "a list of files without dependencies; `conda-lock.yml` is read"),
     (r"pdm\.lock", "`pdm export --output requirements.txt` writes what is read"),
     (r"(?!Cargo|Gemfile|composer|yarn|mix).*\.lock", "the lock of a tool that `init` does not know"),
     (r"tox\.ini|noxfile\.py", "it has environments for tests"),
@@ -49,10 +49,13 @@ def name_unread(top: Path, read: set[Path], requests: Requests) -> None:
                 requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
         elif path.parent == top and _PROSE.fullmatch(path.name):
             _name_commands(path, {file.name for file in read}, requests)
-        elif path.parent == top:
-            why = next((why for names, why in _REASONS if re.fullmatch(names, path.name)), "")
-            if why:
-                requests.note(str(path), f"this file is not read: {why}")
+        elif path.parent == top and (why := reason(path)):
+            requests.note(str(path), f"this file is not read: {why}")
+
+
+def reason(path: Path) -> str:
+    """Return why a file of this name is not read; "" for a name that says nothing of packages."""
+    return next((why for names, why in _REASONS if re.fullmatch(names, path.name)), "")
 
 
 def _name_commands(path: Path, read: set[str], requests: Requests) -> None:

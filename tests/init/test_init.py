@@ -832,7 +832,7 @@ def test_without_a_terminal_the_newest_torch_is_taken_and_said(project: Path, ca
     ("arguments", "words"),
     [
         (("--from", "nothing.txt"), "there is no file"),
-        (("--from", "notes.md"), "cannot tell the kind of"),
+        (("--from", "notes.md"), "its name does not say its kind"),
         (("--from", "empty", "--gpu", "A100"), "nothing that a recipe can hold was found in `empty`"),
         (("--from-env", "empty", "--gpu", "A100"), "`empty` is no environment and no Python of one"),
         (("--with", "dev", "--gpu", "A100"), "no file has a group, an extra or an environment `dev`"),

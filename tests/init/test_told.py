@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.errors import UsageError
 from envbuilder.init import read_source
 from envbuilder.init.requests import Requests
 from tests.support.other_locks import PIXI
@@ -21,6 +22,15 @@ tqdm = "^4"
 wandb = {version = "^0.17", optional = true}
 [tool.poetry.extras]
 log = ["wandb"]
+"""
+PDM = """\
+[project]
+dependencies = ["tqdm"]
+[tool.pdm]
+dev-dependencies = {test = ["rich"]}
+source = [{name = "private", url = "https://private.invalid/simple"}]
+[tool.hatch.envs.default]
+dependencies = ["einops"]
 """
 SETUP = 'from setuptools import setup\nEXTRAS = {"vis": ["open3d"], "dev": ["black"]}\nsetup(name="a", extras_require=EXTRAS)\n'
 
@@ -56,6 +66,10 @@ CASES = {
     ),
     "what an extra of Poetry alone needs": Case(files={"pyproject.toml": POETRY}, packages=("tqdm<5,>=4",), left=("extras: log",)),
     "a wanted extra of Poetry": Case(files={"pyproject.toml": POETRY}, wanted=("log",), packages=("tqdm<5,>=4", "wandb<0.18,>=0.17")),
+    "a group and an environment of PDM and Hatch": Case(
+        files={"pyproject.toml": PDM},
+        packages=("tqdm",), left=("groups of PDM: test", "environments of Hatch: default"),
+    ),
     "an environment by another name": Case(files={"environment-gpu.yml": "dependencies: [tqdm]\n"}, packages=("tqdm",)),
     "a second environment": Case(
         files={"environment-gpu.yml": "dependencies: [einops]\n", "environment.yml": "dependencies: [tqdm]\n"},
@@ -79,3 +93,12 @@ def test_nothing_of_a_project_is_lost_in_silence(tmp_path: Path, name: str):
     assert sorted(request.text for request in requests.packages.values()) == list(case.packages)
     assert tuple(requests.apt)[: len(case.apt)] == case.apt
     assert all(any(re.search(text, message) for message in said) for text in case.left), said
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("pdm.lock", "pdm export"), ("conda.lock", "conda-lock.yml"), ("a.b", "its kind")]
+)
+def test_a_named_file_that_is_not_read_says_why(tmp_path: Path, name: str, way: str):
+    (tmp_path / name).write_text("")
+    with pytest.raises(UsageError, match=re.escape(way)):
+        read_source(tmp_path / name, Requests())
