@@ -233,6 +233,15 @@ def test_the_same_commit_gives_the_same_bytes_elsewhere_and_later(made: Path, tm
     }
 
 
+@pytest.mark.parametrize(
+    ("word", "status", "said"), [("--help", 0, "--key KEY"), ("--nonsense", 2, "unknown option")]
+)
+def test_no_option_of_a_release_is_taken_for_its_folder(word: str, status: int, said: str):
+    ended = subprocess.run(["scripts/release", word], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert said in (ended.stderr if status else ended.stdout)
+
+
 def test_what_no_commit_has_or_the_changelog_leaves_out_is_not_released(tmp_path: Path):
     folder = checkout(tmp_path / "folder")
     (folder / "envbuilder/new.py").touch()
