@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import zstandard
+from packaging.utils import parse_wheel_filename
 
 from envbuilder import __version__, steps
 from envbuilder.artifacts.sif import SifWriter
@@ -52,6 +53,7 @@ from envbuilder.plan.model import (
     PythonStep,
     RuntimeStep,
     Step,
+    WheelStep,
 )
 from envbuilder.plan.program import INPUTS, OUT, SPEC, Program
 from envbuilder.sources.fetch import Fetcher, each
@@ -196,6 +198,9 @@ class BuildJob:
                 write(out, out.parent)
         layer = load_layer(folder)
         assert layer is not None, f"{folder} was just written"
+        if isinstance(step, WheelStep):
+            for wheel in filter(_is_used_up, step.artifacts):
+                self.store.artifact(wheel.sha256).unlink(missing_ok=True)
         return layer
 
     def fetch_layers(self) -> None:
@@ -269,6 +274,15 @@ class StepRunner(Protocol):
         ...
 
 
+def _is_used_up(wheel: Artifact) -> bool:
+    """Whether a wheel goes once its layer is there: a large one for one Python, out of which no other layer is made."""
+    if wheel.kind != "wheel" or wheel.size < _KEPT_TWICE:
+        return False
+    return all(tag.abi.startswith(tag.interpreter) for tag in parse_wheel_filename(wheel.filename)[3])
+
+
+# Bytes of a wheel from which space is worth more than another download, after an update of the program that installs wheels.
+_KEPT_TWICE: Final = 250 * 10**6
 _PROGRESS: Final = re.compile(r"(\d{1,9})/(\d{1,9}) (.{1,80})")
 
 
