@@ -289,6 +289,11 @@ class SifFrame:
     system_size: int
     tail: bytes
 
+    @property
+    def content(self) -> bytes:
+        """What `parse_frame` reads."""
+        return self.front + self.head + self.tail
+
 
 def read_frame(read: Callable[[int, int], bytes], total: int) -> SifFrame:
     """Read the frame of a SIF of `total` bytes; `read` returns as many bytes from a place on. Raises ValueError and ForeignError."""
@@ -305,6 +310,17 @@ def read_frame(read: Callable[[int, int], bytes], total: int) -> SifFrame:
         front=start + rest[:-SUPER_SIZE], head=rest[-SUPER_SIZE:], system_size=system.size,
         tail=read(behind, total - behind) if behind < total else b"",
     )  # fmt: skip
+
+
+def parse_frame(content: bytes, total: int) -> SifFrame:
+    """Return the frame of a SIF of `total` bytes; raises what `read_frame` raises."""
+    missing = total - len(content)
+
+    def read(start: int, size: int) -> bytes:
+        at = start - missing if start + size == total else start
+        return content[at : at + size]
+
+    return read_frame(read, total)
 
 
 def write_framed_sif(frame: SifFrame, layers: Sequence[Layer], out: Path) -> SifFacts:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.artifacts.oci.naming import LATEST, find_reference, parse_only
+from envbuilder.artifacts.oci.naming import FORMS, LATEST, find_reference, parse_only
 from envbuilder.artifacts.outputs import environment_name, find_outputs, names_built
 from envbuilder.builder.built import make_release, sign_artifacts
 from envbuilder.commands._console import build_context, open_console
@@ -30,11 +30,20 @@ def push(
         str, typer.Argument(help="the target; default: NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]")
     ] = "",
     *, only: Only = "",
+    thin: Annotated[
+        bool,
+        typer.Option("--thin", help="of the SIF, send only what its image lacks: `envbuilder pull` makes the file, Apptainer's own pull cannot"),
+    ] = False,
     key: Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")] = None,
     artifacts: Artifacts,
 ) -> Reply[registry.Pushed | PushedVariants]:  # fmt: skip
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     forms, shown = parse_only(only), open_console(session)
+    if thin and len(forms) < len(FORMS):
+        raise UsageError(
+            f"`--thin` and `--only {only}`",
+            hint="a thin push sends the image and the frame of its SIF: leave out one of them",
+        )
     client = make_client(session, shown)
     names = names_built(name, artifacts)
     target = find_reference(reference or environment_name(name), client.settings.prefix)
@@ -51,6 +60,8 @@ def push(
                 context = build_context(session, RECIPES)
                 sign_artifacts(built, context, output=artifacts, key=key, release=release)
             memory = open_store(session).pushed()
-            pushed.append(registry.push(outputs, target, client, forms=forms, memory=memory, console=shown))
+            pushed.append(
+                registry.push(outputs, target, client, forms=forms, thin=thin, memory=memory, console=shown)
+            )
     data = pushed[0] if len(pushed) == 1 else PushedVariants(tuple(pushed))
     return Reply(data=data, text="\n".join(pair.text() for pair in pushed))

@@ -5,6 +5,9 @@ names the image instead, as its subject and in its annotations. The registry the
 among the image's referrers (OCI distribution specification). SBOM, provenance and signature are
 listed in the same way.
 
+A thin push sends only the SIF's frame. `pull` makes the SIF of it and of the image's layers, in which the
+rest lies already; Apptainer pulls only a whole file.
+
 A tag has one image for each platform, and a SIF tag of each. Pushing one keeps the others.
 """
 
@@ -19,7 +22,7 @@ from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.naming import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
-from envbuilder.artifacts.sif import DataType, need_recorded, processor_in, read_sif
+from envbuilder.artifacts.sif import DataType, need_recorded, processor_in, read_frame, read_sif
 from envbuilder.artifacts.statement import BUNDLE_TYPE, PROVENANCE_TYPE, read_signed_release
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
@@ -49,6 +52,7 @@ class Pushed(Answer):
     platforms: tuple[str, ...]  # of all images that its tag has
     sif: str | None
     sif_sha256: str | None
+    thin: bool  # only the frame of the SIF was pushed
     attached: int  # SBOM, provenance and signatures
     blobs: SentBlobs
     bytes_sent: int
@@ -58,7 +62,8 @@ class Pushed(Answer):
         every = f"  for {' and '.join(self.platforms)}" if len(self.platforms) > 1 else ""
         lines = [f"image  {self.image}{every}"] if self.image else []
         if self.sif:
-            lines.append(f"SIF    oras://{self.sif}  sha256:{self.sif_sha256}")  # which Apptainer pulls
+            scheme = "" if self.thin else "oras://"  # which Apptainer pulls
+            lines.append(f"SIF    {scheme}{self.sif}  sha256:{self.sif_sha256}")
         there = self.blobs.there + self.blobs.mounted
         total = there + self.blobs.sent
         return "\n".join(
@@ -72,11 +77,13 @@ def push(
     client: Client,
     *,
     forms: Sequence[naming.Form],
+    thin: bool = False,
     memory: Path,
     console: Console,
 ) -> Pushed:
     """Push what was built under the reference's tag; raises RegistryError, UsageError or VerifyError.
 
+    `thin`: of the SIF only its frame, beside the image that has the rest.
     The file `memory` records which repositories have which blobs, so that a registry can mount
     them.
     """
@@ -87,7 +94,7 @@ def push(
     marks, documents = _documents(outputs)
     if layout and "sif" in forms:
         marks[naming.IMAGE_KEY] = f"sha256:{layout.manifest.digest}"
-    manifests, sources = _artifacts(outputs, layout, forms, marks)
+    manifests, sources = _artifacts(outputs, layout, forms, marks, thin=thin)
     documents += _signature(outputs, tagged, manifests)
     attached = [
         _attachment(document, manifest, marks) for manifest in manifests.values() for document in documents
@@ -116,6 +123,7 @@ def push(
         platforms=platforms,
         sif=str(sif_tag.with_digest(sif.digest)) if sif else None,
         sif_sha256=naming.sif_of(sif).digest if sif else None,
+        thin=thin,
         attached=len(attached),
         blobs=SentBlobs(
             sent=sum(not blob.there and not blob.mounted for blob in sent),
@@ -128,7 +136,12 @@ def push(
 
 
 def _artifacts(
-    outputs: Outputs, layout: Layout | None, forms: Sequence[naming.Form], marks: Mapping[str, str]
+    outputs: Outputs,
+    layout: Layout | None,
+    forms: Sequence[naming.Form],
+    marks: Mapping[str, str],
+    *,
+    thin: bool,
 ) -> tuple[dict[naming.Form, model.Manifest], list[Source]]:
     """Return the manifest of each form, and their blobs."""
     manifests: dict[naming.Form, model.Manifest] = {}
@@ -139,7 +152,8 @@ def _artifacts(
         sources += _blobs(layout)
         manifests["image"] = layout.manifest
     if "sif" in forms:
-        source, config = _sif(outputs), small_source(naming.SIF_CONFIG, model.EMPTY_CONTENT)
+        source = _frame(_sif(outputs)) if thin else _sif(outputs)
+        config = small_source(naming.SIF_CONFIG, model.EMPTY_CONTENT)
         sources += [source, config]
         manifests["sif"] = model.make_manifest(
             config=config.blob,
@@ -194,6 +208,19 @@ def _sif(outputs: Outputs) -> Source:
         annotations=((naming.TITLE, outputs.sif.name),),
     )  # fmt: skip
     return Source(blob=blob, content=outputs.sif)
+
+
+def _frame(whole: Source) -> Source:
+    """Return what is pushed of a SIF beside its image; raises VerifyError when the file is damaged."""
+    whole.need_right()
+    with whole.open() as stream:
+
+        def read(start: int, size: int) -> bytes:
+            stream.seek(start)
+            return stream.read(size)
+
+        content = read_frame(read, whole.blob.size).content
+    return Source(blob=naming.describe_frame(content, whole.blob), content=content)
 
 
 def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, str]) -> model.Manifest:

@@ -16,9 +16,10 @@ from pathlib import Path
 from envbuilder.artifacts import history
 from envbuilder.artifacts.oci.layout import read_layout, save_layout
 from envbuilder.artifacts.oci.model import Descriptor, Manifest, parse_configuration
-from envbuilder.artifacts.oci.naming import LATEST, Form, Reference, sif_of
+from envbuilder.artifacts.oci.naming import LATEST, SIF_FRAME, Form, Reference, sif_of
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.sif import read_frame, write_framed_sif
+from envbuilder.artifacts.sif import SifFrame, parse_frame, read_frame, write_framed_sif
+from envbuilder.core.budget import DOCUMENT
 from envbuilder.core.cache import Sha256, Store, link_or_copy, sha256_file, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, BuildError, ContentError, SpaceError, VerifyError
@@ -70,8 +71,13 @@ class Transfer:
             self.here = sum(blob.size for blob in image.layers if blob.digest in self._blobs)
         if image and "image" in missing:
             self._fetch(_blobs_of(image))
-        if (sif := missing.get("sif")) and (refusal := self._make_sif(sif_of(sif), image, layers)):
+        if (sif := missing.get("sif")) and (refusal := self._make_sif(sif, image, layers)):
             self.here = 0
+            if sif.layers[0].media_type == SIF_FRAME:
+                raise AbsentError(
+                    f"the SIF of `{self.reference}` cannot be made of its image: {refusal}",
+                    hint="the registry has no whole file of it: push it again without `--thin`",
+                )
             self.console.say(f"{self.outputs.sif.name}: the whole file is fetched: {refusal}")
             self._fetch([sif_of(sif)])
         for form, manifest in missing.items():
@@ -135,20 +141,29 @@ class Transfer:
                 hint="free space there, or choose another --output",
             )
 
-    def _make_sif(self, sif: Descriptor, image: Manifest | None, layers: Mapping[Sha256, Layer]) -> str:
-        """Make the SIF of its image's layers, or return why the whole file must be fetched."""
-        if self.store is None:
-            return "the cache cannot be written"
-        if image is None or image.config is None:
-            return "the registry has no image of it"
+    def _read_frame(self, manifest: Manifest) -> SifFrame:
+        """Return the frame of a SIF: what was pushed of it, or by range out of the whole file."""
+        pushed, sif = manifest.layers[0], sif_of(manifest)
+        if pushed.media_type == SIF_FRAME:
+            self._fetched.append((pushed.size, 0))
+            return parse_frame(read_blob(self.client, self.reference, pushed, most=2 * DOCUMENT), sif.size)
 
         def read(start: int, size: int) -> bytes:
             self._fetched.append((size, 0))
             return read_range(self.client, self.reference, sif.digest, start, size)
 
+        return read_frame(read, sif.size)
+
+    def _make_sif(self, manifest: Manifest, image: Manifest | None, layers: Mapping[Sha256, Layer]) -> str:
+        """Make the SIF of its image's layers, or return why the whole file must be fetched."""
+        if self.store is None:
+            return "the cache cannot be written"
+        if image is None or image.config is None:
+            return "the registry has no image of it"
+        sif = sif_of(manifest)
         made = self.folder / f"{sif.digest}.sif"
         try:
-            frame = read_frame(read, sif.size)
+            frame = self._read_frame(manifest)
             self._need_space([blob for blob in image.layers if blob.digest not in self._blobs], sif.size)
             self._fetch(image.layers)
             added = self._add_layers(

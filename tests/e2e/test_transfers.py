@@ -349,6 +349,20 @@ def test_others_tools_pull_each_platform_of_one_name(toy: Outputs, real: Registr
             run("docker", "image", "rm", place)
 
 
+def test_apptainer_refuses_a_thin_sif(toy: Outputs, real: Registry, tmp_path: Path):
+    place = f"{real.host}/thin/toy:1"
+    words = ("push", "toy", place, "--thin", "--artifacts", toy.folder)
+    pushed = json.loads(run(ENVBUILDER, *words, "--json"))["data"]
+    assert (pushed["thin"], pushed["sif_sha256"]) == (True, sha256_file(toy.sif))
+    env = {"APPTAINER_CACHEDIR": str(tmp_path / "cache")}
+    ended = attempt("apptainer", "pull", "--no-https", tmp_path / "got.sif", f"oras://{place}-sif", env=env)
+    assert ended.returncode != 0
+    assert not (tmp_path / "got.sif").exists()
+    run(ENVBUILDER, "pull", place, "--output", tmp_path / "own")
+    assert same(toy, Outputs(folder=tmp_path / "own", name="toy"))
+    assert attempt(ENVBUILDER, *words, "--only", "sif").returncode == 2
+
+
 def test_what_apptainer_pushed_is_pulled(toy: Outputs, real: Registry, tmp_path: Path):
     run("apptainer", "push", "--no-https", toy.sif, f"oras://{real.host}/theirs/toy:9")
     run(ENVBUILDER, "pull", "--only", "sif", f"oras://{real.host}/theirs/toy:9", "--output", tmp_path)

@@ -1,6 +1,7 @@
 """A pull makes the SIF of its image's layers and fetches those that this machine lacks, whatever is wrong with what it has."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -13,15 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.oci.naming import FORMS, Form, Reference
+from envbuilder.artifacts.oci.model import parse_manifest
+from envbuilder.artifacts.oci.naming import FORMS, Form, Reference, sif_reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.sif import read_sif
 from envbuilder.core.cache import Store, held, sha256_file
 from envbuilder.core.console import Console
-from envbuilder.core.errors import RegistryError, UsageError
+from envbuilder.core.errors import AbsentError, ContentError, RegistryError, UsageError
 from envbuilder.registry.client import Client
+from envbuilder.registry.download import read_manifest
 from envbuilder.registry.pull import Pulled, pull
-from envbuilder.registry.push import push
+from envbuilder.registry.push import Pushed, push
+from envbuilder.registry.upload import put_manifest
 from envbuilder.sources.http import session as wire
 from tests.support.damage import flip
 from tests.support.registries import Fault, Proxy, Registry, faulty, registry
@@ -54,10 +58,12 @@ def place(host: str, tag: str) -> Reference:
     return Reference(registry=host, repository="team/toy", tag=tag)
 
 
-def send(world: World, tag: str, outputs: Outputs, forms: tuple[Form, ...] = FORMS) -> None:
-    push(
+def send(
+    world: World, tag: str, outputs: Outputs, forms: tuple[Form, ...] = FORMS, *, thin: bool = False
+) -> Pushed:
+    return push(
         outputs, place(world.registry.host, tag), Client({"HOME": str(world.folder)}, FakeRunner()), forms=forms,
-        memory=world.folder / "memory", console=Console(quiet=True),
+        thin=thin, memory=world.folder / "memory", console=Console(quiet=True),
     )  # fmt: skip
 
 
@@ -136,6 +142,42 @@ def test_layers_come_from_whatever_this_machine_has(world: World, machine: Machi
     assert machine.has(world.new)
 
 
+@pytest.mark.parametrize("before", [(), ("old",)], ids=["all", "what is new"])
+def test_a_thin_push_sends_no_sif_and_pull_makes_it(world: World, machine: Machine, before: tuple[str, ...]):
+    assert send(world, "thin", world.new, thin=True).bytes_sent < 0.05 * world.size
+    for tag in before:
+        machine.pull(tag)
+    assert machine.pull("thin").bytes < (0.15 if before else 1.02) * world.size
+    assert machine.has(world.new)
+    assert machine.pull("thin").bytes == 0
+
+
+def test_a_thin_sif_that_cannot_be_made_is_refused(world: World, machine: Machine):
+    other = Outputs(folder=machine.folder.parent / "other", name="toy")
+    other.folder.mkdir()
+    shutil.copy(world.new.sif, other.sif)
+    shutil.copytree(world.old.image, other.image)
+    send(world, "wrong", other, thin=True)
+    machine.pull("old")
+    with pytest.raises(AbsentError, match="its layers do not make its file system") as refused:
+        machine.pull("wrong")
+    assert "without `--thin`" in refused.value.hint
+    assert machine.has(world.old)
+
+
+@pytest.mark.parametrize(("key", "value"), [("", ""), (".size", "many"), ("", "sha256:0")])
+def test_a_frame_that_names_no_sif_is_refused(world: World, machine: Machine, key: str, value: str):
+    send(world, "thin", world.new, thin=True)
+    client = Client({"HOME": str(world.folder)}, FakeRunner())
+    there = read_manifest(client, sif_reference(place(world.registry.host, "thin")))
+    content = json.loads(there.content)
+    content["layers"][0]["annotations"][f"io.envbuilder.sif{key}"] = value
+    changed = parse_manifest(json.dumps(content).encode(), there.media_type)
+    put_manifest(client, sif_reference(place(world.registry.host, "odd")), changed)
+    with pytest.raises(ContentError, match="names no SIF"):
+        machine.pull("odd")
+
+
 def test_a_signed_sif_is_made_with_its_signature(world: World, machine: Machine):
     """Apptainer changes the header, the descriptors and what is behind the file system."""
     signed = Outputs(folder=machine.folder.parent / "signed", name="toy")
@@ -145,10 +187,12 @@ def test_a_signed_sif_is_made_with_its_signature(world: World, machine: Machine)
     struct.pack_into("<2q", content, 4096 + 585 * 40 + 17, len(content), 900)
     signed.sif.write_bytes(content + random.Random("signature").randbytes(900))
     assert read_sif(signed.sif).signatures == (41,)
-    send(world, "signed", signed)
     machine.pull("old")
-    assert machine.pull("signed").bytes < 0.15 * world.size
-    assert machine.has(signed)
+    for thin in (False, True):
+        send(world, "signed", signed, thin=thin)
+        assert machine.pull("signed").bytes < 0.15 * world.size
+        assert machine.has(signed)
+        machine.sif.unlink()
 
 
 def needs_whole_file(

@@ -5,20 +5,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest
+from envbuilder.artifacts.oci.model import Descriptor, Manifest, describe, parse_digest
 from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import ContentError, UsageError
 from envbuilder.core.processor import X86_64, Processor
 
 Form = Literal["image", "sif"]
 FORMS: Final[tuple[Form, ...]] = ("image", "sif")
 SIF_CONFIG: Final = "application/vnd.sylabs.sif.config.v1+json"
 SIF_LAYER: Final = "application/vnd.sylabs.sif.layer.v1.sif"
+SIF_FRAME: Final = (
+    "application/vnd.envbuilder.sif.frame.v1"  # a SIF without what the layers of its image have
+)
 SBOM_TYPE: Final = "application/spdx+json"
 TITLE: Final = "org.opencontainers.image.title"
 IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock
 LOCK_KEY: Final = "io.envbuilder.lock"
+_SIF_KEY: Final = "io.envbuilder.sif"  # annotations of a frame: digest and size of its SIF
+_SIZE_KEY: Final = "io.envbuilder.sif.size"
 LATEST: Final = "latest"
 _VARIANT: Final = re.compile(f"{VARIANT}(?!sha256:)")  # a100@torch2.6.0 is pushed as a100:torch2.6.0
 _SCHEMES: Final = ("oras://", "docker://")  # which Apptainer and skopeo put before a reference
@@ -163,5 +168,19 @@ def is_sif(manifest: Manifest) -> bool:
 
 
 def sif_of(manifest: Manifest) -> Descriptor:
-    """Return digest and size of the SIF that the manifest `is_sif` is of."""
-    return manifest.layers[0]
+    """Return digest and size of the SIF that the manifest `is_sif` is of. Raises ContentError for a frame that names none."""
+    layer = manifest.layers[0]
+    if layer.media_type != SIF_FRAME:
+        return layer
+    marks = dict(layer.annotations)
+    try:
+        digest, size = parse_digest(marks.get(_SIF_KEY, "")), int(marks.get(_SIZE_KEY, ""))
+    except ValueError as error:
+        raise ContentError(f"the frame `sha256:{layer.digest}` names no SIF: {error}") from error
+    return Descriptor(media_type=SIF_LAYER, digest=digest, size=size)
+
+
+def describe_frame(content: bytes, sif: Descriptor) -> Descriptor:
+    """Return the descriptor of a SIF's frame, from which `sif_of` reads that of the SIF."""
+    marks = ((_SIF_KEY, f"sha256:{sif.digest}"), (_SIZE_KEY, str(sif.size)), *sif.annotations)
+    return replace(describe(content, SIF_FRAME), annotations=marks)
