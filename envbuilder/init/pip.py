@@ -64,6 +64,7 @@ _KNOWN_FOLDERS: Final = re.compile(
 _OTHER_GPUS: Final = re.compile(r".*/whl/(?:nightly/|test/)?(?:rocm|xpu)")
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
+PYPI: Final = re.compile(r"https?://(www\.)?pypi\.(python\.)?org/")
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
 
 
@@ -189,6 +190,16 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
     if local:
         requests.note(where, f"`{name}{specifier}` stands for `{text}`: which build fits is for the lock")
     requests.package(name, str(requirement).replace(str(requirement.specifier), specifier), where)
+
+
+def read_index(name: str, url: str, where: str, requests: Requests) -> None:
+    """Request that a package comes from the index that a file names for it, and from no other."""
+    if _OTHER_GPUS.match(url):
+        requests.leave(where, f"{url} of {name}", "builds of torch for GPUs that are not NVIDIA's")
+    elif build := TORCH_BUILD.fullmatch(url):
+        _read_build(build[1], where, requests)
+    elif not PYPI.match(url):
+        requests.homes[canonicalize_name(name)] = url, where
 
 
 def _read_build(build: str, where: str, requests: Requests) -> None:

@@ -226,7 +226,8 @@ def _read_pipenv(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Packag
                 files = [{"hash": digest} for digest in hashes]
                 place = _url_place(str(package["file"]), files) if "file" in package else package
                 version = str(package.get("version", "")).removeprefix("==").strip("*")
-                yield Package(name, version, place, indexes.get(str(package.get("index")), ""), hashes=hashes)  # fmt: skip
+                registry = indexes.get(str(package.get("index")), next(iter(indexes.values()), ""))
+                yield Package(name, version, place, registry, hashes=hashes)
 
 
 def _read_pylock(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:
