@@ -131,8 +131,8 @@ def read_pixi(tables: Mapping[str, Any], path: Path, requests: Requests) -> None
         for name, given in table_of(table, "pypi-dependencies").items():
             _read_entry(name, given, path, requests, {})
     about = table_of(tables, "workspace") or table_of(tables, "project")
-    channels = about.get("channels", [])
-    names = [row.get("channel") if isinstance(row, dict) else row for row in channels] if isinstance(channels, list) else []  # fmt: skip
+    ranked = (row.get("channel") for row in tables_of(about, "channels"))  # with a priority
+    names = (*texts_of(about.get("channels")), *ranked)
     take_channels([(str(name), str(path)) for name in names], requests)
     requests.say_together()
 
@@ -184,9 +184,8 @@ def _marker(place: Mapping[str, Any]) -> str:
     texts += [f"{name} {place[name]}" for name in _VARIABLES if name in place]
     for sign, version in re.findall(r"([<>=!~]*)\s*([^\s,]+)", bounds(str(place.get("python", "")))):
         texts.append(f"python_version {sign or '=='} '{version}'")
-    return " and ".join(
-        (*texts, *([f"sys_platform == '{place['platform']}'"] if "platform" in place else ()))
-    )
+    texts += [f"sys_platform == '{place['platform']}'"] if "platform" in place else []
+    return " and ".join(texts)
 
 
 def _place_of(given: object) -> Mapping[str, Any]:

@@ -72,7 +72,7 @@ def bounds(text: str) -> str:
 def _bound(text: str) -> str:
     if text == "*":
         return ""
-    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
+    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)|\d[\d.]*\*", text)
     if not bound or not bound[1]:
         return f"=={text}" if bound else text
     numbers = list(map(int, bound[2].split(".")))

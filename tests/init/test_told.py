@@ -29,6 +29,7 @@ SOURCES = """\
 dependencies = ["core", "private>=1", "both", "hooked"]
 [tool.poetry.dependencies]
 private = {source = "site"}
+wild = "4.*"
 company = {version = "^1.2", source = "site"}
 both = [{version = "^1", python = "<3.11"}, {version = "^2", python = ">=3.11"}]
 split = [{version = "^1", python = "<3.11"}, {version = "^2", python = ">=3.11"}]
@@ -126,7 +127,7 @@ CASES = {
     ),
     "sources of uv's and Poetry's tables": Case(
         files={"pyproject.toml": SOURCES, "members/core/pyproject.toml": MEMBER, "members/app/pyproject.toml": '[project]\nname = "app"\n'},
-        packages=('away<2,>=1; sys_platform == "win32"', "both", "company<2,>=1.2", "hooked", "private>=1", 'split<2,>=1; python_version < "3.11"', 'split<3,>=2; python_version >= "3.11"'),
+        packages=('away<2,>=1; sys_platform == "win32"', "both", "company<2,>=1.2", "hooked", "private>=1", 'split<2,>=1; python_version < "3.11"', 'split<3,>=2; python_version >= "3.11"', "wild==4.*"),
         left=(
             "groups of Poetry: train", "hooks of Hatch: custom", "resolution of PDM: excludes", "dev-dependencies of uv: ruff", r"workspace: members/app\"",
             r"pyproject.toml: left out \"two @ git\+https://host.invalid/two\"", "`two`, which `core` requires, .* a stranger's",
