@@ -5,7 +5,6 @@ Hashes are not taken: the recipe's own lock has those of the files that it takes
 
 import contextlib
 import re
-from collections import Counter
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -15,10 +14,10 @@ from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.processor import processor_for
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_locked
-from envbuilder.init.pip import PYPI, read_index, read_requirement
+from envbuilder.init.pip import read_index, read_requirement
 from envbuilder.init.requests import Requests
-from envbuilder.init.toml_files import PLACES, read_place
-from envbuilder.recipe.other_locks import BROUGHT, Package, open_lock
+from envbuilder.init.toml_files import read_place
+from envbuilder.recipe.other_locks import BROUGHT, Package, main_index, open_lock
 
 
 def read_lock(path: Path, requests: Requests) -> set[str]:
@@ -77,11 +76,7 @@ def _python(packages: list[Package], python: str, requests: Requests, where: str
 def request(packages: list[Package], path: Path, requests: Requests) -> None:
     """Request packages of a lock, or of an environment whose folder is that of `path`."""
     where, brought = str(path), list[str]()
-    # That of the machine, as a lock means it: the Python index, or the mirror that most come from.
-    indexes = Counter(
-        package.registry for package in packages if package.build is None and not {*package.place} & PLACES
-    )
-    main = max(indexes, key=lambda url: (not url or bool(PYPI.match(url)), indexes[url]), default="")
+    main = main_index(packages)
     for package in packages:
         name = canonicalize_name(package.name)
         if package.build is not None:

@@ -20,7 +20,7 @@ from envbuilder.core.text.redact import has_credentials
 from envbuilder.init.build_tools import TORCH, BuildTool, build_tool, load_toml, required, requirement_name
 from envbuilder.init.requests import LONGEST, Request, Requests, read_text
 from envbuilder.recipe.extension import BUILD_SOURCE, BUILDS, Extension
-from envbuilder.recipe.other_locks import BROUGHT
+from envbuilder.recipe.other_locks import BROUGHT, PYPI
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
     INDEXES,
@@ -64,7 +64,6 @@ _KNOWN_FOLDERS: Final = re.compile(
 _OTHER_GPUS: Final = re.compile(r".*/whl/(?:nightly/|test/)?(?:rocm|xpu)")
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
-PYPI: Final = re.compile(r"https?://(www\.)?pypi\.(python\.)?org/")
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
 
 

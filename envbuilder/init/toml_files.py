@@ -19,14 +19,13 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.processor import X86_64
 from envbuilder.init.build_tools import load_toml, parse_toml, requirement_name
 from envbuilder.init.conda import read_spec, take_channels
-from envbuilder.init.pip import PYPI, module_name, read_arguments, read_extras, read_index, read_requirement
+from envbuilder.init.pip import module_name, read_arguments, read_extras, read_index, read_requirement
 from envbuilder.init.requests import Requests, read_text
-from envbuilder.recipe.other_locks import bounds, table_of, tables_of, texts_of
+from envbuilder.recipe.other_locks import PLACES, PYPI, bounds, table_of, tables_of, texts_of
 
 _MARKERS: Final = X86_64.markers("3.11")  # a marker of a place asks for the system, hardly for Python
 ACTIVATION: Final = "activation"  # a table of pixi: scripts and variables of a shell
 _STRANGER: Final = "on the Python index, its name may be a stranger's"
-PLACES: Final = frozenset(("git", "url", "path", "file"))
 # Variables of markers that Pipenv has as keys.
 _VARIABLES: Final = (
     "sys_platform", "os_name", "platform_machine", "platform_system", "python_version", "python_full_version",

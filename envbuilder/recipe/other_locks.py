@@ -10,7 +10,7 @@ import functools
 import json
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -48,6 +48,18 @@ class Package(NamedTuple):
     is_python: bool = True
     purl: str = ""  # the name on a Python index of one of conda, where that is known
     hashes: tuple[str, ...] = ()  # sha256:…, of all files of this version on its index
+
+
+PYPI: Final = re.compile(r"https?://(www\.)?pypi\.(python\.)?org/")
+PLACES: Final = frozenset(("git", "url", "path", "file"))  # keys of what is taken from no index
+
+
+def main_index(packages: Iterable[Package]) -> str:
+    """Return the index for which that of the machine stands: the Python index, else the one that most packages are from."""
+    indexes = Counter(
+        package.registry for package in packages if package.build is None and PLACES.isdisjoint(package.place)
+    )
+    return max(indexes, key=lambda url: (not url or bool(PYPI.match(url)), indexes[url]), default="")
 
 
 def table_of(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -102,7 +102,7 @@ def test_a_version_is_chosen_as_conda_writes_it(tmp_path: Path):
 def test_what_only_the_python_of_conda_imports_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     solve(tmp_path, "python=3.12", "module", "tool", env=(("PATH", "/opt/conda-env/bin:$PATH"),))
     solve(tmp_path, "tool")
-    assert not caplog.records
+    assert "imports" not in caplog.text
     solve(tmp_path, "python=3.12", "module", "tool")
     assert "`/opt/conda-env/bin/python`, imports module, python: write `env: {PATH: " in caplog.text
 
