@@ -8,7 +8,7 @@ recipe's key `conda`, with the channels of the file.
 import functools
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ _PINS: Final = {
 }  # fmt: skip
 _DEFAULTS: Final = "https://repo.anaconda.com/pkgs/main"
 _HOST: Final = "https://conda.anaconda.org"  # of the channels with a plain name
+_USUAL: Final = ("conda-forge", "defaults", "main", "anaconda", "pytorch", "nvidia", "pip", "pypi")
 _OF_PROGRAMS: Final = "bioconda"  # a channel of programs: another name of it is no Python package's
 _TABLE: Final = Path(__file__).with_name("conda.toml")
 # Packages of conda that Debian, torch or the toolkit replaces.
@@ -97,15 +98,16 @@ def read_environment(path: Path, requests: Requests) -> None:
                 requests.leave(node.key_where, f"prefix: {text_of(node.value)}", "a folder of one machine")
             case _:
                 requests.leave(node.key_where, str(key), "a key that recipes do not have")
-    if requests.from_conda:
-        _add_channels(listed, requests)
-    elif others := [name for name, _ in listed if name not in ("defaults", "conda-forge")]:
-        requests.leave(listed[0][1], f"channels: {', '.join(others)}", CONFIGURED)
+    take_channels(listed, requests)
     requests.say_together()
 
 
-def _add_channels(channels: Iterable[tuple[str, str]], requests: Requests) -> None:
+def take_channels(channels: Sequence[tuple[str, str]], requests: Requests) -> None:
     """Put the channels of a file before those that a table knows: the first that has a name gives the package."""
+    if not requests.from_conda:
+        if others := [name for name, _ in channels if name not in ("defaults", "conda-forge", "nodefaults")]:
+            requests.leave(channels[0][1], f"channels: {', '.join(others)}", CONFIGURED)
+        return
     addresses: list[str] = []
     for name, where in channels:
         plain = f"{_HOST}/{name}" if re.fullmatch(r"\w[\w-]*(/\w[\w.-]*)*", name) else name
@@ -153,8 +155,7 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
             rest = rest[1:]
         elif not word.startswith("-"):
             read_spec(word, where, requests)
-    if requests.from_conda:
-        _add_channels(channels, requests)
+    take_channels(channels, requests)
     requests.say_together()
 
 
@@ -212,6 +213,8 @@ def read_spec(text: str, where: str, requests: Requests, *, purl: str = "") -> N
         requests.leave(where, text, "an environment cannot change, and has no pip", hint=hint)
     elif _SYSTEM.fullmatch(name):
         requests.system.append((where, text))
+    elif spec["channel"] and not (purl or usual in names.pypi or spec["channel"] in _USUAL):
+        requests.conda.append((where, text))
     else:
         if name == "pytorch" and (build := re.search(r"cuda(\d+?)\.?(\d)(?=_|$)", spec["build"] or "")):
             requests.pin("cuda", f"=={build[1]}.{build[2]}", where)

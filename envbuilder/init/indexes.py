@@ -4,11 +4,14 @@ import re
 from dataclasses import replace
 
 from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
+from envbuilder.core.places import shown
+from envbuilder.core.plain import GIVE_BY
 from envbuilder.core.text.redact import without_credentials
+from envbuilder.init.build_tools import requirement_name
 from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.packages import build_of
-from envbuilder.recipe.wheel_sources import ADDRESS, WheelIndex, index_entry, name_after
+from envbuilder.recipe.wheel_sources import ADDRESS, TORCHES, WheelIndex, index_entry, name_after
 
 # The end of a package's name that says for which CUDA it is: spconv-cu120, cupy-cuda12x.
 _BUILT_FOR = re.compile(r"-cu(?:da)?(1\d)[\dx]$")
@@ -23,6 +26,8 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     table, wanted = load_cuda_packages(), {*requests.packages, *requests.misnamed, *requests.compiled}
     indexes: dict[str, WheelIndex] = {}
     listed: set[str] = set()
+    strange = _take_homes(requests, indexes)
+    listed.update(name for index in indexes.values() for name in index.packages)
     for option, address, where in requests.indexes:
         if any(address in (index.url, index.find_links) for index in indexes.values()):
             continue
@@ -57,10 +62,33 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     ]
     notes = tuple(f"`{name}==" for name in listed & requests.compiled.keys())
     requests.left = [left for left in requests.left if not left.message.startswith(notes)]
+    packages = [text for text in recipe.packages if requirement_name(text) not in strange]
     return replace(
-        recipe, packages=(*recipe.packages, *(known[name] for name in sorted(listed & known.keys()))),
+        recipe, packages=(*packages, *(known[name] for name in sorted(listed & known.keys()))),
         extensions=tuple(stay), indexes=tuple(indexes.values()),
     )  # fmt: skip
+
+
+def _take_homes(requests: Requests, indexes: dict[str, WheelIndex]) -> set[str]:
+    """Add the indexes that files name for single packages. Return the packages of those that a recipe cannot name."""
+    strange = set[str]()
+    for name, (given, where) in requests.homes.items():
+        address = without_credentials(given)
+        if name in TORCHES:
+            requests.leave(where, f"{address} of {name}", "PyTorch's own index has the builds")
+        elif name in requests.packages and re.fullmatch(ADDRESS, address):
+            if address != given:
+                requests.note(where, f"{shown(address)} is taken without its password or token", hint=GIVE_BY)
+            known = next((index for index in indexes.values() if index.url == address), None)
+            stem = name_after(address)
+            key = known.name if known else f"{stem}-{len(indexes) + 1}" if stem in indexes else stem
+            names = (*(known.packages if known else ()), name)
+            indexes[key] = WheelIndex(name=key, packages=names, url=address)
+        elif name in requests.packages:
+            why = f"it comes from {shown(address)}, which is not https://HOST/PATH"
+            requests.leave(where, requests.packages[name].text, why)
+            strange.add(name)
+    return strange
 
 
 def _is_for(row: CudaPackage, address: str, recipe: Recipe) -> bool:

@@ -5,7 +5,6 @@ Hashes are not taken: the recipe's own lock has those of the files that it takes
 
 import contextlib
 import re
-from collections import Counter, defaultdict
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -15,11 +14,10 @@ from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.processor import processor_for
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_locked
-from envbuilder.init.pip import read_arguments, read_requirement
-from envbuilder.init.requests import CONFIGURED, Requests
+from envbuilder.init.pip import read_index, read_requirement
+from envbuilder.init.requests import Requests
 from envbuilder.init.toml_files import read_place
-from envbuilder.recipe.other_locks import BROUGHT, Package, open_lock
-from envbuilder.recipe.packages import TORCH_BUILD
+from envbuilder.recipe.other_locks import BROUGHT, Package, main_index, open_lock
 
 
 def read_lock(path: Path, requests: Requests) -> set[str]:
@@ -78,9 +76,7 @@ def _python(packages: list[Package], python: str, requests: Requests, where: str
 def request(packages: list[Package], path: Path, requests: Requests) -> None:
     """Request packages of a lock, or of an environment whose folder is that of `path`."""
     where, brought = str(path), list[str]()
-    indexes = Counter(package.registry for package in packages if package.registry)
-    main = max(indexes, key=indexes.__getitem__, default="")
-    others: dict[str, list[str]] = defaultdict(list)
+    main = main_index(packages)
     for package in packages:
         name = canonicalize_name(package.name)
         if package.build is not None:
@@ -96,14 +92,7 @@ def request(packages: list[Package], path: Path, requests: Requests) -> None:
         else:
             read_requirement(f"{package.name}=={package.version}", where, requests)
         if package.registry not in ("", main):
-            others[package.registry].append(package.name)
-    for index, names in others.items():
-        words = ("--extra-index-url", index)
-        if TORCH_BUILD.fullmatch(" ".join(words)):
-            read_arguments(words, where, requests, locate=path.parent.joinpath)
-        else:
-            texts, hint = f"{index} of {', '.join(names)}", "`ENVBUILDER_INDEX` names others"
-            requests.leave(where, texts, CONFIGURED, hint=hint)
+            read_index(package.name, package.registry, where, requests)
     if brought:
         requests.leave_all(where, ", ".join(brought), "torch brings the ones that it was built with")
     requests.say_together()

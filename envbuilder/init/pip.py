@@ -20,7 +20,7 @@ from envbuilder.core.text.redact import has_credentials
 from envbuilder.init.build_tools import TORCH, BuildTool, build_tool, load_toml, required, requirement_name
 from envbuilder.init.requests import LONGEST, Request, Requests, read_text
 from envbuilder.recipe.extension import BUILD_SOURCE, BUILDS, Extension
-from envbuilder.recipe.other_locks import BROUGHT
+from envbuilder.recipe.other_locks import BROUGHT, PYPI
 from envbuilder.recipe.packages import TORCH_BUILD
 from envbuilder.recipe.requirement_file import (
     INDEXES,
@@ -189,6 +189,16 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
     if local:
         requests.note(where, f"`{name}{specifier}` stands for `{text}`: which build fits is for the lock")
     requests.package(name, str(requirement).replace(str(requirement.specifier), specifier), where)
+
+
+def read_index(name: str, url: str, where: str, requests: Requests) -> None:
+    """Request that a package comes from the index that a file names for it, and from no other."""
+    if _OTHER_GPUS.match(url):
+        requests.leave(where, f"{url} of {name}", "builds of torch for GPUs that are not NVIDIA's")
+    elif build := TORCH_BUILD.fullmatch(url):
+        _read_build(build[1], where, requests)
+    elif not PYPI.match(url):
+        requests.homes[canonicalize_name(name)] = url, where
 
 
 def _read_build(build: str, where: str, requests: Requests) -> None:

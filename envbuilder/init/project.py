@@ -309,7 +309,7 @@ def _read_lock(
         message = f"`{taken.text}` of `{lock.name}` is taken: the lock is older than `{wanted.text}`"
         requests.note(wanted.where, message, hint="lock again with the tool that wrote it")
     for name, wanted in asked.packages.items():
-        if name not in names and name not in requests.packages:
+        if name.partition(";")[0] not in names and name not in requests.packages:
             requests.packages[name] = wanted
             message = (
                 f"`{wanted.text}` is not in `{lock.name}`, which may be older: `lock` chooses its version"

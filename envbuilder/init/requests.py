@@ -112,6 +112,7 @@ class Requests:
     image: tuple[str, str] = ("", "")  # the last one whose Python its name does not say, and where
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     indexes: list[tuple[str, str, str]] = field(default_factory=list)  # option, address, where
+    homes: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → the one index of it, where
     compiled: dict[str, str] = field(default_factory=dict)  # name → requirement, of what became an extension
     # Packages whose name on the package index is another project's.
     misnamed: dict[str, Request] = field(default_factory=dict)
@@ -189,7 +190,12 @@ class Requests:
                 self.note(cuda.where, f"cuda `{cuda.text}` gives way with it")
 
     def package(self, name: str, text: str, where: str) -> None:
-        self.packages[canonicalize_name(name)] = Request(text=text, where=where)
+        """Request a package. A later line wins, unless it is for another marker."""
+        key, marker = str(canonicalize_name(name)), text.partition(";")[2].strip()
+        first = self.packages.get(key)
+        if marker and first and first.text.partition(";")[2].strip() not in ("", marker):
+            key = f"{key}; {marker}"
+        self.packages[key] = Request(text=text, where=where)
 
     def add_package(self, name: str, where: str) -> None:
         """Request a package that the project's build imports, unless a file names it."""

@@ -31,9 +31,11 @@ _REASONS: Final = (
     (r".*\.nix|(guix|manifest)\.scm|spack\.ya?ml|conanfile\..*|vcpkg\.json|MODULE\.bazel", "a recipe does not have its package manager"),
     (r"uv\.toml|poetry\.toml|hatch\.toml|pip\.conf|\.condarc", "it has settings of a tool"),
 )  # fmt: skip
-_PROSE: Final = re.compile(r"(?i:(README|INSTALL)(\.\w+)?|(GNU)?Makefile|justfile|Taskfile\.ya?ml)")
+_PROSE: Final = re.compile(
+    r"(?i:(README|INSTALL)(\.\w+)?|(GNU)?Makefile|justfile|Taskfile\.ya?ml|.*\.(ba)?sh)"
+)
 _INSTALL: Final = re.compile(
-    r"^[ \t>$%@!-]*((?:sudo |python3? -m |uv )*(?:pip3?|conda|mamba|micromamba|pixi|poetry|pipenv|uv|apt|apt-get) (?:install|add) (.+))$",
+    r"^[ \t>$%@!-]*(?:[^#`\n]*(?:&&|;) *)?((?:sudo |(?:\S*/)?python3? -m |\$\S+ -m |uv )*(?:\S*/)?(?:pip3?|conda|mamba|micromamba|pixi|poetry|pipenv|uv|apt|apt-get) (?:install|add) (.+))$",
     re.MULTILINE,
 )  # fmt: skip
 
@@ -47,7 +49,7 @@ def name_unread(top: Path, read: set[Path], requests: Requests) -> None:
         if is_list or _READABLE.fullmatch(path.name) or find_locks([path]):
             if path.suffix or not OURS.match(read_text(path)):
                 requests.note(str(path), "this file is not read", hint=f"`--from {path}` reads it")
-        elif path.parent == top and _PROSE.fullmatch(path.name):
+        elif (path.parent == top or path.suffix == ".sh") and _PROSE.fullmatch(path.name):
             _name_commands(path, {file.name for file in read}, requests)
         elif path.parent == top and (why := reason(path)):
             requests.note(str(path), f"this file is not read: {why}")

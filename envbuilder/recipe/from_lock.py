@@ -3,7 +3,6 @@
 Exactly its versions are taken, and only files with its hashes. The recipe decides torch, what torch brings, and the CUDA build.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from envbuilder.core.models import Mistake
 from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.recipe.fields import RecipeCode
-from envbuilder.recipe.other_locks import BROUGHT, OtherLock, Package, open_lock
+from envbuilder.recipe.other_locks import BROUGHT, OtherLock, Package, main_index, open_lock
 from envbuilder.recipe.packages import (
     IMAGE_TORCH,
     NO_TORCH,
@@ -92,9 +91,7 @@ def _contradictions(
 
 def _take(packages: Sequence[Package], path: Path, requirements: Requirements) -> None:
     """Read each package as the line of a requirements file that says the same."""
-    indexes = Counter(package.registry for package in packages if package.registry)
-    main = max(indexes, key=indexes.__getitem__, default="")
-    left, guessed = list[str](), list[str]()
+    main, left, guessed = main_index(packages), list[str](), list[str]()
     for package in sorted(packages, key=lambda package: package.name):
         if package.build is not None and (not package.is_python or _name(package) in _OF_CONDA):
             left.append(f"{package.name} {package.version}")

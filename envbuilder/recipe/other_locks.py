@@ -10,7 +10,7 @@ import functools
 import json
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -50,6 +50,18 @@ class Package(NamedTuple):
     hashes: tuple[str, ...] = ()  # sha256:…, of all files of this version on its index
 
 
+PYPI: Final = re.compile(r"https?://(www\.)?pypi\.(python\.)?org/")
+PLACES: Final = frozenset(("git", "url", "path", "file"))  # keys of what is taken from no index
+
+
+def main_index(packages: Iterable[Package]) -> str:
+    """Return the index for which that of the machine stands: the Python index, else the one that most packages are from."""
+    indexes = Counter(
+        package.registry for package in packages if package.build is None and PLACES.isdisjoint(package.place)
+    )
+    return max(indexes, key=lambda url: (not url or bool(PYPI.match(url)), indexes[url]), default="")
+
+
 def table_of(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     table = tables.get(key)
     return table if isinstance(table, dict) else {}
@@ -72,7 +84,7 @@ def bounds(text: str) -> str:
 def _bound(text: str) -> str:
     if text == "*":
         return ""
-    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)", text)
+    bound = re.fullmatch(r"([\^~]?)(\d+(?:\.\d+)*)|\d[\d.]*\*", text)
     if not bound or not bound[1]:
         return f"=={text}" if bound else text
     numbers = list(map(int, bound[2].split(".")))
@@ -226,7 +238,8 @@ def _read_pipenv(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Packag
                 files = [{"hash": digest} for digest in hashes]
                 place = _url_place(str(package["file"]), files) if "file" in package else package
                 version = str(package.get("version", "")).removeprefix("==").strip("*")
-                yield Package(name, version, place, indexes.get(str(package.get("index")), ""), hashes=hashes)  # fmt: skip
+                registry = indexes.get(str(package.get("index")), next(iter(indexes.values()), ""))
+                yield Package(name, version, place, registry, hashes=hashes)
 
 
 def _read_pylock(lock: Mapping[str, Any], target: LockTarget) -> Iterator[Package]:

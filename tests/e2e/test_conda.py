@@ -54,6 +54,20 @@ def test_its_programs_run_beside_the_environment(built: Built):
     assert "conda" not in found[2]
 
 
+def test_its_python_is_the_environments_where_the_path_says_so(built: Built, spacious: Path):
+    assert built.recipe
+    recipe = spacious / "conda.yaml"
+    text = built.recipe.read_text()
+    recipe.write_text(text.replace("env: {WHICH: conda}", 'env: {PATH: "/opt/conda-env/bin:$PATH"}'))
+    wanted, lock = load(recipe), load_lock(built.recipe.with_suffix(".lock"))
+    lock = replace(lock, recipe=wanted.digest, inputs=recipe_inputs(wanted))
+    save_text(recipe.with_suffix(".lock"), lock_text(lock))
+    ahead = build(str(recipe), spacious / "out", "--runner", "sandbox", env=NO_ENGINE)
+    program = "import sys, app; app.main()"
+    assert inside(ahead, recipe, "python", "-c", program) == "said by /opt/conda-env\n"
+    assert inside(ahead, recipe, "/opt/env/bin/python", "-c", "import sys; print(sys.prefix)") == "/opt/env\n"
+
+
 def test_both_runners_build_the_same(built: Built, spacious: Path):
     assert built.recipe
     apart = {"ENVBUILDER_CACHE": str(cache_with_artifacts(spacious, built.recipe))}

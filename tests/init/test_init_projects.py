@@ -434,6 +434,7 @@ PROJECTS = {
             ("local/pyproject.toml", '[project]\nname = "local"\n'),
         ),
         extensions=(
+            '{name: index, url: "https://index.example/", packages: [both]}',
             f'{{name: raster, path: sub, git: "https://host.example/raster", commit: {"a" * 40}}}',
             "{name: my_helper, path: packages/helper}", "{name: local, path: local}",
         ),
@@ -442,7 +443,7 @@ PROJECTS = {
         left=(
             'left out "moving @ git+https://host.example/moving@main": a repository without a commit',
             'left out "lost": it is of the project\'s own workspace, and no folder here has it; on the Python index, its name may be a stranger\'s',
-            'left out "override-dependencies: numpy<2"', 'left out "dependency-groups: dev"', 'left out "--extra-index-url https://index.example/"',
+            'left out "override-dependencies: numpy<2"', 'left out "dependency-groups: dev"',
         ),
     ),
     "pixi": Project(

@@ -39,24 +39,28 @@ class Case:
     left: tuple[str, ...]
     extensions: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
+    homes: tuple[str, ...] = ()
 
 
+SITE = "https://site.example/"
 FAST = f"fast https://host.example/fast {COMMIT}"
 CASES = {
     "uv.lock": Case(
         text=UV,
+        homes=("special",),
         packages=("numpy==2.2.6", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
         pins=("python ==3.11.*", "cuda ==12.4", "pytorch ==2.6.0"),
         extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
-        left=("read for Python 3.11", "dev, old, vis", "out colorama: for another", "nvidia-cublas-cu12==12.4.5.8: torch", "https://site.example/ of special", "hashes"),
+        left=("read for Python 3.11", "dev, old, vis", "out colorama: for another", "nvidia-cublas-cu12==12.4.5.8: torch", "hashes"),
     ),
     "uv.lock of an extra that excludes another": Case(
         text=UV,
         wanted=("old", "vis"),
+        homes=("special",),
         packages=("cycler==0.12.1", "pysocks==1.7.1", "requests==2.32.0", "special==1.0"),
         pins=("python ==3.11.*", "pytorch ==2.5.1"),
         extensions=("far https://host.example/far-1.0.tar.gz", f"{FAST} py", "ops"),
-        left=("read for Python 3.11", ": dev: none", "out colorama: for another", "https://site.example/ of special", "hashes"),
+        left=("read for Python 3.11", ": dev: none", "out colorama: for another", "hashes"),
     ),
     "poetry.lock": Case(
         text=POETRY,
@@ -75,10 +79,11 @@ CASES = {
     ),
     "Pipfile.lock": Case(
         text=PIPENV,
+        homes=("special",),
         packages=("einops==0.8.0", "special==1.0"),
         pins=("python ==3.11.*",),
         extensions=(FAST,),
-        left=("develop", "out colorama: for another", '".": the environment holds', "https://site.example/ of special", "hashes"),
+        left=("develop", "out colorama: for another", '".": the environment holds', "hashes"),
     ),
     "pylock.toml": Case(
         text=PYLOCK,
@@ -137,6 +142,7 @@ def test_a_lock_gives_its_versions_and_names_the_rest(name: str, tmp_path: Path)
         for known in requests.extensions.values()
     ]  # fmt: skip
     assert tuple(extensions) == case.extensions
+    assert {name: url for name, (url, _) in requests.homes.items()} == dict.fromkeys(case.homes, SITE)
     messages = [left.message for left in requests.left]
     assert all(any(words in message for message in messages) for words in case.left), messages
     assert len(messages) == len(case.left), messages

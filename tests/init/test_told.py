@@ -23,6 +23,59 @@ wandb = {version = "^0.17", optional = true}
 [tool.poetry.extras]
 log = ["wandb"]
 """
+# Each name has another source than the Python index; a stranger may own it there.
+SOURCES = """\
+[project]
+dependencies = ["core", "private>=1", "both", "hooked"]
+[tool.poetry.dependencies]
+private = {source = "site"}
+wild = "4.*"
+company = {version = "^1.2", source = "site"}
+both = [{version = "^1", python = "<3.11"}, {version = "^2", python = ">=3.11"}]
+split = [{version = "^1", python = "<3.11"}, {version = "^2", python = ">=3.11"}]
+away = {version = "^1", markers = "sys_platform == 'win32'"}
+[tool.poetry.group.train.dependencies]
+wandb = "*"
+[[tool.poetry.source]]
+name = "site"
+url = "https://site.invalid/simple"
+priority = "explicit"
+[tool.uv]
+dev-dependencies = ["ruff"]
+sources = {core = {workspace = true}}
+workspace = {members = ["members/*"]}
+[tool.pdm.resolution]
+excludes = ["six"]
+[tool.hatch.metadata.hooks.custom]
+"""
+MEMBER = """[project]
+name = "core"
+dependencies = ["einops", "two", "site-only"]
+[tool.uv]
+sources = {two = {git = "https://host.invalid/two"}, site-only = {index = "site"}}
+"""
+PIPFILE = """[[source]]
+name = "pypi"
+url = "https://pypi.org/simple"
+[[source]]
+name = "site"
+url = "https://site.invalid/simple"
+[packages]
+rich = "*"
+private = {version = "==1.0", index = "site"}
+away = {version = "*", sys_platform = "== 'win32'"}
+"""
+PIXI_FILE = """[workspace]
+channels = ["conda-forge", "https://host.invalid/robots"]
+[dependencies]
+robot = {version = "*", channel = "https://host.invalid/robots"}
+[pypi-dependencies]
+private = {version = ">=1", index = "https://site.invalid/simple", env-markers = "os_name == 'posix'"}
+[pypi-options]
+extra-index-urls = ["https://other.invalid/simple"]
+[constraints]
+scipy = "<1.14"
+"""
 PDM = """\
 [project]
 dependencies = ["tqdm"]
@@ -42,6 +95,8 @@ class Case:
     packages: tuple[str, ...] = ()
     apt: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # patterns of messages
+    homes: tuple[str, ...] = ()  # packages of one index
+    indexes: tuple[str, ...] = ()  # of all packages: `take_indexes` reports them
 
 
 CASES = {
@@ -68,7 +123,29 @@ CASES = {
     "a wanted extra of Poetry": Case(files={"pyproject.toml": POETRY}, wanted=("log",), packages=("tqdm<5,>=4", "wandb<0.18,>=0.17")),
     "a group and an environment of PDM and Hatch": Case(
         files={"pyproject.toml": PDM},
-        packages=("tqdm",), left=("groups of PDM: test", "environments of Hatch: default"),
+        packages=("tqdm",), left=("groups of PDM: test", "environments of Hatch: default"), indexes=("https://private.invalid/simple",),
+    ),
+    "sources of uv's and Poetry's tables": Case(
+        files={"pyproject.toml": SOURCES, "members/core/pyproject.toml": MEMBER, "members/app/pyproject.toml": '[project]\nname = "app"\n'},
+        packages=('away<2,>=1; sys_platform == "win32"', "both", "company<2,>=1.2", "hooked", "private>=1", 'split<2,>=1; python_version < "3.11"', 'split<3,>=2; python_version >= "3.11"', "wild==4.*"),
+        left=(
+            "groups of Poetry: train", "hooks of Hatch: custom", "resolution of PDM: excludes", "dev-dependencies of uv: ruff", r"workspace: members/app\"",
+            r"pyproject.toml: left out \"two @ git\+https://host.invalid/two\"", "`two`, which `core` requires, .* a stranger's",
+        ),
+        homes=("site-only", "private", "company"),
+    ),
+    "an index of a Pipfile": Case(files={"Pipfile": PIPFILE}, packages=('away; sys_platform == "win32"', "private==1.0", "rich"), homes=("private",)),
+    "an index and a channel of pixi": Case(
+        files={"pixi.toml": PIXI_FILE}, packages=('private>=1; os_name == "posix"',),
+        left=("robots::robot: only conda", "constraints: scipy", "channels: https://host.invalid/robots"), homes=("private",),
+    ),
+    "commands of a script and a Makefile": Case(
+        files={
+            "requirements.txt": "tqdm\nnumpy<2; python_version < '3.12'\nnumpy>=2; python_version >= '3.12'\n",
+            "bootstrap.sh": "pip install wandb\n", "tools/get.sh": "cd x && $(PYTHON) -m pip install rich\n", "Makefile": "all:\n\t.venv/bin/pip install timm\n",
+        },
+        packages=('numpy<2; python_version < "3.12"', 'numpy>=2; python_version >= "3.12"', "tqdm"),
+        left=("^bootstrap.sh:1: .*`pip install wandb`", r"^get.sh:1: .*`\$\(PYTHON\) -m pip install rich`", "^Makefile:2: .*`.venv/bin/pip install timm`"),
     ),
     "an environment by another name": Case(files={"environment-gpu.yml": "dependencies: [tqdm]\n"}, packages=("tqdm",)),
     "a second environment": Case(
@@ -86,11 +163,14 @@ CASES = {
 def test_nothing_of_a_project_is_lost_in_silence(tmp_path: Path, name: str):
     case = CASES[name]
     for file, text in case.files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
     requests = Requests(wanted=case.wanted)
     read_source(tmp_path, requests)
     said = [f"{Path(left.where).name}: {left.message}" for left in requests.left]
     assert sorted(request.text for request in requests.packages.values()) == list(case.packages)
+    assert set(case.indexes) <= {address for _, address, _ in requests.indexes}
+    assert tuple(requests.homes) == case.homes
     assert tuple(requests.apt)[: len(case.apt)] == case.apt
     assert all(any(re.search(text, message) for message in said) for text in case.left), said
 

@@ -41,6 +41,8 @@ PACKAGES = (
     CondaPackage(name="gpu", build="cpu_0"),
     CondaPackage(name="tuned", version="3.0", depends=("__archspec 1 x86_64_v3",)),
     CondaPackage(name="tuned", version="1.0", depends=("__archspec 1 x86_64",)),
+    CondaPackage(name="python", version="3.12.1"),
+    CondaPackage(name="module", noarch="python", depends=("python >=3.9", "words")),
     CondaPackage(name="everywhere", depends=("__unix", "__linux >=4.18")),
 )
 
@@ -95,6 +97,14 @@ def test_a_package_is_named_by_channel_path_and_sha256(tmp_path: Path):
 def test_a_version_is_chosen_as_conda_writes_it(tmp_path: Path):
     assert versions(solve(tmp_path, "tool<2")) == {"tool": "1.0", "words": "2.0"}
     assert versions(solve(tmp_path, "tool<2", "words=1")) == {"tool": "1.0", "words": "1.0"}
+
+
+def test_what_only_the_python_of_conda_imports_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    solve(tmp_path, "python=3.12", "module", "tool", env=(("PATH", "/opt/conda-env/bin:$PATH"),))
+    solve(tmp_path, "tool")
+    assert "imports" not in caplog.text
+    solve(tmp_path, "python=3.12", "module", "tool")
+    assert "`/opt/conda-env/bin/python`, imports module, python: write `env: {PATH: " in caplog.text
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -4,9 +4,11 @@ The solver is asked for the target: the virtual packages say its C library, its 
 """
 
 import asyncio
+import logging
 from dataclasses import asdict
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Final, cast
 
 from packaging.utils import canonicalize_name
@@ -17,14 +19,17 @@ from envbuilder.core.models import adapter
 from envbuilder.core.plain import pasted
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import Task
+from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import ACCESS_HINT, NETWORK_HINT
 from envbuilder.sources.http import SourceError
 from envbuilder.sources.names import CHANNEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from rattler import GenericVirtualPackage, RepoDataRecord, SparseRepoData
+    from rattler import GenericVirtualPackage, MatchSpec, RepoDataRecord, SparseRepoData
+
+log = logging.getLogger(__name__)
 
 _LIST: Final = "repodata.json"
 _PACKED: Final = f"{_LIST}.zst"
@@ -32,6 +37,7 @@ _MOST: Final = 512 << 20  # bytes of a list as it comes; that of conda-forge has
 _MOST_UNPACKED: Final = 4 << 30
 _CHUNK: Final = 1 << 20
 _NOARCH: Final = "noarch"
+_BIN: Final = "/opt/conda-env/bin"
 _KERNEL: Final = "4.18"  # of EL 8, the oldest system of clusters
 
 
@@ -81,10 +87,13 @@ def resolve_conda(task: Task, old: Artifacts = ()) -> Artifacts:
         try:
             records = asyncio.run(solving)
         except (rattler.exceptions.SolverError, ValueError, OSError) as error:
+            # A thread of rattler's still lets go of what it answered. Python aborts if that happens at its end.
+            sleep(0.2)
             raise IncompatibleError(
                 f"{recipe.place('$.conda.packages')}: no set of packages of the channels fits\n{str(error).rstrip()}",
                 hint="loosen a version, or add a channel that has the package; each comes from the first that has its name",
             ) from error
+        _say_python(recipe, specs, records)
         packages = tuple(sorted((_artifact(record, task) for record in records), key=lambda file: file.name))
     unknown = sorted(set(recipe.conda.allow_scripts) - {package.name for package in packages})
     if unknown:
@@ -93,6 +102,18 @@ def resolve_conda(task: Task, old: Artifacts = ()) -> Artifacts:
             hint="leave it out, or write the name of the package whose script may run",
         )
     return packages
+
+
+def _say_python(recipe: Recipe, specs: "Sequence[MatchSpec]", records: "Sequence[RepoDataRecord]") -> None:
+    """Say which packages of the recipe only conda's Python imports, unless that is the one that `python` starts."""
+    asked = {spec.name.normalized for spec in specs}
+    needs = ((record.name.normalized, [text.split()[0] for text in record.depends]) for record in records)
+    names = sorted(name for name, needed in needs if name in asked and "python" in (name, *needed))
+    if names and _BIN not in dict(recipe.env).get("PATH", ""):
+        log.warning(
+            "only the Python of conda, `%s/python`, imports %s: write `env: {PATH: \"%s:$PATH\"}` to make it the environment's `python`",
+            _BIN, ", ".join(names), _BIN,
+        )  # fmt: skip
 
 
 def _open_lists(task: Task, source: str, url: str, folder: Path) -> "Iterator[SparseRepoData]":
