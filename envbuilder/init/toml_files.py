@@ -248,7 +248,7 @@ def _read_sources(path: Path, requests: Requests, indexes: Mapping[str, str]) ->
         is_lost = place and read_place(name, place, path, requests, {**indexes, **_indexes(tool)})
         if is_lost and "git" in place and module_name(name) not in requests.extensions:
             message = f"`{name}`, which `{path.parent.name}` requires, is to be an extension: {_STRANGER}"
-            requests.note(str(path), message, hint="`lock` takes that otherwise")
+            requests.note(str(path), message, hint="`lock` ends there until it is one, or is in `packages`")
 
 
 def _git(name: str, url: str, revision: str, below: str) -> str:

@@ -1,17 +1,19 @@
 """An extension counts as the distribution that it is, and what it requires is locked."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.processor import X86_64
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.project_metadata import (
     ProjectMetadata,
     are_met,
+    need_places,
     read_distribution,
     read_distributions,
     say_gaps,
@@ -187,6 +189,38 @@ def test_lock_says_which_sources_an_archive_lacks(
     told = f"the archive of the extension `dw` lacks `{lacking}`, which its setup.py compiles: "
     told += "take another version, or name `git` and `commit`"
     assert caplog.messages == ([told] if lacking else [])
+
+
+PLACED = """[project]
+name = "app"
+version = "1.0"
+dependencies = ["Core.Lib>=1", "numpy"]
+[tool.uv.sources]
+core-lib = [{git = "https://host.invalid/core"}]
+numpy = {index = "site"}
+other = {workspace = true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("packages", "form", "is_refused"),
+    [((), "path", True), (("core_lib",), "path", False), (("numpy",), "path", True), ((), "sdist", False)],
+)
+def test_what_a_project_has_elsewhere_is_not_taken_by_its_name(
+    tmp_path: Path, packages: tuple[str, ...], form: str, is_refused: bool
+) -> None:
+    write_sdist(tmp_path / "base", "app", "1.0", {"pyproject.toml": PLACED})
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app/pyproject.toml").write_text(PLACED)
+    path, sdist = ("app", "") if form == "path" else ("", "app==1.0")
+    recipe = make_recipe(
+        tmp_path, extensions=(Extension(name="app", path=path, sdist=sdist),), packages=packages
+    )
+    means = make_means(tmp_path, Sources(debian=(), indexes=(), folders=(tmp_path / "base",)))
+    projects = read_distributions(recipe, lock_extensions(recipe, means, old=None), means)
+    refused = pytest.raises(IncompatibleError, match="the extension `app` requires `core-lib`")
+    with refused if is_refused else contextlib.nullcontext():
+        need_places(recipe, projects)
 
 
 @pytest.mark.parametrize("form", ["path", "sdist"])

@@ -61,7 +61,13 @@ from envbuilder.lock.resolve.extensions import lock_extensions, lock_warm, store
 from envbuilder.lock.resolve.held import TORCH, is_met
 from envbuilder.lock.resolve.hub import lock_kernels
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
-from envbuilder.lock.resolve.project_metadata import ProjectMetadata, are_met, read_distributions, say_gaps
+from envbuilder.lock.resolve.project_metadata import (
+    ProjectMetadata,
+    are_met,
+    need_places,
+    read_distributions,
+    say_gaps,
+)
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from envbuilder.lock.resolve.wheels import implied_wheels, of_other_builds, resolve_wheels
 from envbuilder.lock.source_files import reasons
@@ -248,6 +254,7 @@ def _known_distributions(task: Task, extensions: tuple[LockedExtension, ...]) ->
     task.context.fetcher.fetch(archive for archive in archives if archive.kind == "sdist")
     distributions = read_distributions(task.recipe, projects, task.context)
     say_gaps(distributions)
+    need_places(task.recipe, distributions)
     return distributions
 
 

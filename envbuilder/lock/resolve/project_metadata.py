@@ -26,7 +26,7 @@ from envbuilder.compat.tables.cuda import capabilities, load_gpus
 from envbuilder.core.archive import DAMAGED_TAR, DAMAGED_ZIP, BoundedTar, BoundedZip
 from envbuilder.core.beneath import TEXT_LIMIT
 from envbuilder.core.budget import ARCHIVE_SPARE, MEMBER, most_unpacked, need_within, read_within, read_xz
-from envbuilder.core.errors import BuildError, blaming_content
+from envbuilder.core.errors import BuildError, IncompatibleError, blaming_content
 from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
@@ -35,6 +35,8 @@ from envbuilder.lock.resolve.held import applies, is_met, parse_all
 from envbuilder.lock.source_files import open_source
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.other_locks import table_of, tables_of
+from envbuilder.recipe.wheel_sources import pin_of
 
 log = logging.getLogger(__name__)
 _COMPRESSED: Final = (b"\xfd7zXZ\0", b"\x5d\0\0")  # how files of xz and lzma begin
@@ -52,6 +54,9 @@ class ProjectMetadata:
     version: str = ""
     requires: tuple[str, ...] | None = None
     lacking: tuple[str, ...] = ()  # sources that its setup.py compiles and its archive does not hold
+    elsewhere: frozenset[str] = (
+        frozenset()
+    )  # of what it requires: names that its `tool.uv.sources` give places outside an index
     unset: tuple[Gate, ...] = ()  # what its setup.py compiles by, and the recipe does not set
 
     @property
@@ -102,6 +107,8 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     named = code.sources() if archive and code and not extension.patch else ()
     lacking = tuple(name for name in named if name not in files)
     distribution = read_distribution(extension.name, files)
+    if archive and archive.kind == "sdist":  # what its index has beside it is the project's too
+        distribution = replace(distribution, elsewhere=frozenset())
     return replace(distribution, lacking=lacking, unset=_unset(recipe, extension, code))
 
 
@@ -133,7 +140,8 @@ def read_distribution(extension: str, files: Mapping[str, bytes]) -> ProjectMeta
                     raise ValueError(f"{shown(text)} is no requirement")
             requires = part.requires if whole.requires is None else whole.requires
             name, version = whole.name or _name(part.name), whole.version or _version(part.version)
-            whole = replace(whole, name=name, version=version, requires=requires)
+            elsewhere = whole.elsewhere | part.elsewhere
+            whole = replace(whole, name=name, version=version, requires=requires, elsewhere=elsewhere)
     return whole
 
 
@@ -185,7 +193,14 @@ def _read_project(text: str) -> tuple[ProjectMetadata, bool]:
     requires = tuple(map(str, project.get("dependencies", []))) if "dependencies" not in left else None
     name, version = (str(project.get(key, "")) for key in ("name", "version"))
     dynamic = whole.get("tool", {}).get("setuptools", {}).get("dynamic", {})
-    known = ProjectMetadata(extension="", name=name, version=version, requires=requires)
+    sources = table_of(table_of(table_of(whole, "tool"), "uv"), "sources")
+    places = {name: (table_of(sources, name), *tables_of(sources, name)) for name in sources}
+    elsewhere = {name for name, rows in places.items() if any(row and "index" not in row for row in rows)}
+    required = {canonicalize_name(each.name) for each in parse_all(requires or ())}
+    known = ProjectMetadata(
+        extension="", name=name, version=version, requires=requires,
+        elsewhere=frozenset(map(canonicalize_name, elsewhere)) & required,
+    )  # fmt: skip
     return known, "dependencies" in dynamic
 
 
@@ -229,6 +244,24 @@ def say_gaps(distributions: Sequence[ProjectMetadata]) -> None:
         if project.requires is None:
             message = "the extension `%s` says only at its build what it requires: name that in `packages`"
             log.warning(message, project.extension)
+
+
+def need_places(recipe: Recipe, distributions: Sequence[ProjectMetadata]) -> None:
+    """Raise IncompatibleError for what a project requires from a place of its own, and the recipe says nothing of.
+
+    A package of that name in an index may be a stranger's. uv's page "Managing dependencies" defines the places.
+    """
+    given = {canonicalize_name(each.name) for each in parse_all(map(pin_of, recipe.requirements))}
+    given |= {
+        canonicalize_name(name) for item in distributions for name in (item.name, item.extension) if name
+    }
+    for project in distributions:
+        for name in sorted(project.elsewhere - given):
+            raise IncompatibleError(
+                f"the extension `{project.extension}` requires `{name}`, which its `tool.uv.sources` take from another place than "
+                "an index; a package of that name in an index may be a stranger's",
+                hint=f"make `{name}` an extension too, or write it into `packages`: by address, or by name if the index has the right one",
+            )
 
 
 def are_met(
