@@ -113,7 +113,7 @@ def test_another_file_than_the_stated_one_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(FetchError, match=rf"(?s)x\.yaml:5:12: .*{named}") as caught:
         lock(tmp_path, web[0], f"packages: ['fast @ URL/release/v2/{file}']\n")
-    assert caught.value.hint.startswith("compare the address and the sha256")
+    assert caught.value.hint.startswith("check the address, its sha256")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def lock_placed(task: Task, old: Artifacts) -> Artifacts:
             try:
                 artifact = _fetch(wheel, old, task)
             except FetchError as error:
-                hint = "compare the address and the sha256 with the project's page; a login belongs in `~/.netrc` (mode 0600)"
+                hint = (
+                    "check the address, its sha256 and the network; a login belongs in `~/.netrc` (mode 0600)"
+                )
                 raise FetchError(f"{where}: {error.message}", hint=hint, findings=error.findings) from error
             _need_same(artifact, where, task)
             if wheels.setdefault(wheel.name, artifact) != artifact:

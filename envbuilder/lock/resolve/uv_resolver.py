@@ -226,7 +226,7 @@ class Uv:
         if not _is_unsolvable(error):
             for index, where in places:
                 if index.place in output:
-                    hint = "compare its address with the project's page; a login belongs in `~/.netrc` (mode 0600)"
+                    hint = "check its address and the network; a login belongs in `~/.netrc` (mode 0600)"
                     return FetchError(
                         f"{where}: the index `{index.name}` cannot be read\n{output}", hint=hint
                     )
