@@ -225,6 +225,14 @@ class Store:
             commit_path(copy, final)
         return final
 
+    def add_content(self, content: bytes) -> Sha256:
+        """Put bytes into the store. Returns their sha256."""
+        digest = sha256_bytes(content)
+        with self.workspace() as work:
+            (work / "content").write_bytes(content)
+            self.add_artifact(digest, work / "content")
+        return digest
+
     def commit(self, folder: Path, final: Path, contents: Mapping[str, str] | None = None) -> None:
         """Make a finished folder the entry `final`: the one way of a folder into the cache. Replaces an earlier entry.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import judge
 from envbuilder.compat.context import Problem, Tables, distance, make_context
@@ -23,6 +24,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.init.requests import Request, Requests
+from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import DEBIAN
 
@@ -220,7 +222,10 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
 
 
 def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
-    """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds."""
+    """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds, and what is an extension once."""
+    for name in (name for name, each in requests.extensions.items() if each.form is Form.PROJECT):
+        if replaced := requests.packages.pop(canonicalize_name(name), None):
+            requests.note(replaced.where, f"`{name}` of `extensions` stands for `{replaced.text}`")
     needed = ("setuptools", "wheel", "ninja") if requests.extensions else ()
     added = [name for name in needed if name not in requests.packages]
     requests.packages |= {name: Request(text=name, where="") for name in added}

@@ -20,10 +20,9 @@ _BUILT_FOR = re.compile(r"-cu(?:da)?(1\d)[\dx]$")
 def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
     """Return the recipe with `indexes` for the addresses whose packages are known, and report each other address.
 
-    A package that would be compiled comes from its project's page if that is for the recipe's torch. A name that is another
-    project's on the package index is left out unless a page has it.
+    A name that is another project's on the package index is left out unless a page has it.
     """
-    table, wanted = load_cuda_packages(), {*requests.packages, *requests.misnamed, *requests.compiled}
+    table, wanted = load_cuda_packages(), {*requests.packages, *requests.misnamed}
     indexes: dict[str, WheelIndex] = {}
     listed: set[str] = set()
     strange = _take_homes(requests, indexes)
@@ -56,17 +55,9 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
             requests.note(
                 request.where, message, hint=f"take `{name[: built.start()]}-cu…` of CUDA {recipe.cuda}"
             )
-    known = requests.compiled | {name: request.text for name, request in requests.misnamed.items()}
-    stay = [
-        each for each in recipe.extensions if each.sdist.partition("==")[0].replace("_", "-") not in listed
-    ]
-    notes = tuple(f"`{name}==" for name in listed & requests.compiled.keys())
-    requests.left = [left for left in requests.left if not left.message.startswith(notes)]
-    packages = [text for text in recipe.packages if requirement_name(text) not in strange]
-    return replace(
-        recipe, packages=(*packages, *(known[name] for name in sorted(listed & known.keys()))),
-        extensions=tuple(stay), indexes=tuple(indexes.values()),
-    )  # fmt: skip
+    named = (request.text for name, request in sorted(requests.misnamed.items()) if name in listed)
+    packages = (text for text in recipe.packages if requirement_name(text) not in strange)
+    return replace(recipe, packages=(*packages, *named), indexes=tuple(indexes.values()))
 
 
 def _take_homes(requests: Requests, indexes: dict[str, WheelIndex]) -> set[str]:

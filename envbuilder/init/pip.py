@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from envbuilder.compat.gates import Gate, find_gates, variable_reads
 from envbuilder.compat.python_code import CODE, PythonCode, project_files, read_code
-from envbuilder.compat.tables.cuda import SdistBuild, load_cuda_packages, load_late
+from envbuilder.compat.tables.cuda import load_cuda_packages, load_late
 from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.core.plain import GIVE_BY, pasted
 from envbuilder.core.text.redact import has_credentials
@@ -172,9 +172,6 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
             _read_build(local["build"], where, requests)
         return
     row = load_cuda_packages().by_name.get(name)
-    if row and row.build and name not in load_late().by_name:
-        _compile(text, requirement, row.build, where, requests)
-        return
     if late := load_late().by_name.get(name):
         exact = re.fullmatch(r"===?([^,*+]+)", specifier)
         way = "; the environment can have it compiled" if late.entry or late.also else ""
@@ -209,26 +206,6 @@ def _read_build(build: str, where: str, requests: Requests) -> None:
         requests.gpus = ()
     elif build != "cpu":
         requests.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
-
-
-def _compile(text: str, requirement: Requirement, build: SdistBuild, where: str, requests: Requests) -> None:
-    """Make an extension of a package that has no wheel for every torch."""
-    name, bounds = canonicalize_name(requirement.name), requirement.specifier
-    module = name.replace("-", "_")
-    exact = re.fullmatch(r"===?([^,*+]+)(\+.*)?", str(bounds))
-    if not exact and not bounds.contains(build.newest):
-        hint = f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]"
-        requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
-        return
-    version = exact[1] if exact else build.newest
-    env = tuple(build.env.items())
-    requests.extension(Extension(name=module, sdist=f"{module}=={version}", env=env), where)
-    requests.compiled[name] = re.sub(r"\+[a-z0-9.]+", "", text)
-    for package in build.needs:
-        requests.add_package(package, where)
-    why = "" if exact else f"; `{text}` names no version"
-    message = f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs{why}"
-    requests.note(where, message)
 
 
 def _read_project(project: Direct, where: str, requests: Requests, locate: Locate) -> None:

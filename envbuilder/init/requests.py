@@ -113,7 +113,6 @@ class Requests:
     read: set[Path] = field(default_factory=set)  # requirements files, each read once
     indexes: list[tuple[str, str, str]] = field(default_factory=list)  # option, address, where
     homes: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → the one index of it, where
-    compiled: dict[str, str] = field(default_factory=dict)  # name → requirement, of what became an extension
     # Packages whose name on the package index is another project's.
     misnamed: dict[str, Request] = field(default_factory=dict)
     left: list[Finding] = field(default_factory=list)
@@ -222,9 +221,6 @@ class Requests:
                 self.extensions[known.name] = replace(known, capture=lines)
                 return
         first = self.extensions.get(name)
-        if first and first.sdist and extension.path and not extension.is_remote:  # the project itself is here
-            self.note(where, f"`{name}` is built from this folder, in place of `{first.sdist}`")
-            first = None
         if first and first.form is extension.form is Form.PROJECT:
             text, other = (
                 project.sdist or project.url or project.git or os.path.relpath(project.path)

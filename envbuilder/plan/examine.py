@@ -121,7 +121,7 @@ def _not_checked(
     if not has_names:
         yield "the names under `apt` (`lock` brings the lists of the suite's packages)"
     if not lock_path(recipe).is_file():
-        yield "whether the packages exist and fit each other (`lock` asks the package index)"
+        yield "whether the packages exist, fit each other and load beside torch (`lock` asks for them and judges them)"
     if remote := [f"`{extension.name}`" for extension in recipe.extensions if extension.is_remote]:
         yield f"the code of {', '.join(remote)} (it is not here)"
     if recipe.gpus and not has_host:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -48,7 +48,7 @@ def _check_warm(given: object, folder: Path) -> Iterator[Mistake]:
     for at, path in enumerate(files if isinstance(files, list) else ()):
         if isinstance(path, str):
             for mistake in check_path(path, folder, is_folder=(folder / path).is_dir()):
-                yield Mistake(message=mistake.message, code=mistake.code, hint=mistake.hint, at=("files", at))
+                yield replace(mistake, at=("files", at))
     if run in (None, []):
         hint = "`warm: python warm.py`"
         yield Mistake(message="expected one command or more", hint=hint)
@@ -58,8 +58,7 @@ def _check_warm(given: object, folder: Path) -> Iterator[Mistake]:
         except ValueError:  # which the type reports
             continue
         for word in (word for word in words if word.endswith(".py") and not _is_file(word, folder)):
-            for mistake in check_path(word, folder):
-                yield Mistake(message=mistake.message, code=mistake.code, hint=mistake.hint)
+            yield from check_path(word, folder)
 
 
 def _is_file(word: str, folder: Path) -> bool:

@@ -255,44 +255,38 @@ def judge_wheels(task: Task, lock: Lock) -> None:
     pins = {
         wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task, chosen)) is not None
     }
-    wrong: list[Finding] = []
+    findings: list[Finding] = []
     unknown = [wheel for wheel in pins if not _is_proved(_proof(wheel, torch, task, lock))]
     try:
-        wrong += _judge_nccl(torch, task, lock)
+        findings += _judge_nccl(torch, task, lock)
         for kernel in lock.kernels:
-            for finding in _judged_kernel(kernel, torch, task, lock):
-                if finding.severity is Severity.ERROR:
-                    wrong.append(finding)
-                else:
-                    log.warning("%s", finding)
+            findings += _judged_kernel(kernel, torch, task, lock)
         _fetch(unknown, task)
         for wheel in unknown:
-            for finding in _judged(wheel, pins[wheel], torch, task, lock):
-                # In place of a wheel that `lock` chose there is another one, or a build.
-                is_lacking = finding.code == AuditCode.NO_CODE and wheel.name in chosen
-                if finding.severity is Severity.ERROR or is_lacking:
-                    wrong.append(finding)
-                else:
-                    log.warning("%s", finding)
+            findings += _judged(wheel, pins[wheel], torch, task, lock)
     except (FetchError, SpaceError) as error:  # a build would end with it; the lock does not depend on it
         log.warning("not all wheels are judged: %s", error.message)
+    wrong = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
+    for finding in findings:
+        if finding not in wrong:
+            log.warning("%s", finding)
     if wrong:
         count = "1 module" if len(wrong) == 1 else f"{len(wrong)} modules"
         raise IncompatibleError(
             f"{count} of the chosen {'wheels and kernels' if lock.kernels else 'wheels'} cannot be loaded in this environment",
-            findings=tuple(wrong),
+            findings=wrong,
         )
 
 
 def _judged(
     wheel: Artifact, pins: Sequence[Requirement], torch: Artifact, task: Task, lock: Lock
 ) -> tuple[Finding, ...]:
-    proof = _proof(wheel, torch, task, lock)
+    proof, is_chosen = _proof(wheel, torch, task, lock), wheel.name in _chosen(lock)
     with open_wheel(
         task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
     ) as image:
         links = any(map(links_torch, image.elves))
-        if not (links or pins or wheel.name in _chosen(lock) or TORCH in wheel.name):
+        if not (links or pins or is_chosen or TORCH in wheel.name):
             save_proved(proof, "not compiled with torch")
             return ()
         symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
@@ -304,10 +298,15 @@ def _judged(
         )
         if is_whole:
             save_proved(proof, "fits")
+    # In place of a wheel that `lock` chose there is another one, or a build.
+    refused = {AuditCode.NO_CODE} if is_chosen else set[AuditCode]()
     return tuple(
-        replace(finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}")
+        replace(
+            finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}",
+            severity=Severity.ERROR if finding.code in refused else finding.severity,
+        )
         for finding in findings
-    )
+    )  # fmt: skip
 
 
 def _chosen(lock: Lock) -> frozenset[str]:
@@ -444,11 +443,7 @@ def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbo
     with open_wheel(context.store.artifact(torch.sha256), context.store, task.recipe.python) as image:
         symbols = torch_in(image)
     if symbols:
-        values = {
-            name: sorted(value) if isinstance(value, frozenset) else value
-            for name, value in asdict(symbols).items()
-        }
-        save_proved(key, json.dumps(values))
+        save_proved(key, adapter(TorchSymbols).dump_json(symbols).decode())
     return symbols
 
 

@@ -34,6 +34,7 @@ from envbuilder.init.project import read_git
 from envbuilder.init.requests import Requests
 from envbuilder.lock.file import load_fresh
 from envbuilder.node.nccl.facts import Facts, Gpu
+from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.load import examples_folder, list_recipes, load, new_path
 from envbuilder.recipe.model import Recipe
 from tests.support.runner import FakeRunner
@@ -190,42 +191,13 @@ def test_one_requirement(line: str, kept: str | None):
     assert bool(requests.left) == (kept is None or "+" in line)
 
 
-@pytest.mark.parametrize(
-    ("line", "sdist", "env"),
-    [
-        ("torch-sparse==0.6.18", "torch_sparse==0.6.18", ("FORCE_CUDA", "1")),
-        ("mamba_ssm == 2.2.5", "mamba_ssm==2.2.5", ("MAMBA_FORCE_BUILD", "TRUE")),
-        ("causal-conv1d==1.5.2", "causal_conv1d==1.5.2", ("CAUSAL_CONV1D_FORCE_BUILD", "TRUE")),
-        ("flash-attn==2.7.4.post1", "flash_attn==2.7.4.post1", ("FLASH_ATTENTION_FORCE_BUILD", "TRUE")),
-    ],
-)
-def test_a_package_with_cuda_sources_is_an_extension_with_its_switch(
-    line: str, sdist: str, env: tuple[str, str]
-):
+@pytest.mark.parametrize("line", ["torch-scatter", "mamba_ssm==2.2.5", "flash-attn>=2.3", "mmcv-full==1.7.2"])
+def test_a_package_with_cuda_code_is_left_to_lock_which_takes_a_wheel_or_compiles(line: str):
     requests = Requests()
     read_requirement(line, "x:1", requests)
-    assert requests.packages.keys() <= {"packaging", "psutil"}
-    assert [(one.sdist, one.env) for one in requests.extensions.values()] == [(sdist, (env,))]
-
-
-@pytest.mark.parametrize(
-    ("line", "sdist", "env", "needed"),
-    [
-        ("torch-scatter", "torch_scatter==2.1.2", (("FORCE_CUDA", "1"),), []),
-        ("flash-attn>=2.3", "flash_attn==2.8.3", (("FLASH_ATTENTION_FORCE_BUILD", "TRUE"),), ["packaging", "psutil"]),
-        ("mmcv-full==1.7.2", "mmcv_full==1.7.2", (("FORCE_CUDA", "1"), ("MMCV_WITH_OPS", "1")), []),
-        ("mmcv", "mmcv==2.2.0", (("FORCE_CUDA", "1"), ("MMCV_WITH_OPS", "1")), []),
-    ],
-)  # fmt: skip
-def test_a_package_with_cuda_sources_and_no_version_is_the_newest_that_is_known(
-    line: str, sdist: str, env: tuple[tuple[str, str], ...], needed: list[str]
-):
-    requests = Requests()
-    read_requirement(line, "x:1", requests)
-    assert [(one.sdist, one.env) for one in requests.extensions.values()] == [(sdist, env)]
-    assert [one.text for one in requests.packages.values()] == needed
-    (said,) = requests.left
-    assert ("names no version" in said.message) == ("==" not in line)
+    assert [wanted.text for wanted in requests.packages.values()] == [line]
+    assert not requests.extensions
+    assert not requests.left
 
 
 @pytest.mark.parametrize(
@@ -257,12 +229,15 @@ def test_every_entry_that_compiles_a_package_now_is_one_of_a_recipe(tmp_path: Pa
         assert len(load(recipe).extensions) == 1
 
 
-@pytest.mark.parametrize(("gpus", "env"), [(("A100", "H100"), (("NATTEN_CUDA_ARCH", "8.0;9.0"),)), ((), ())])
-def test_a_variable_that_names_gpus_gets_those_of_the_recipe(tmp_path: Path, gpus, env):
+@pytest.mark.parametrize(
+    ("gpus", "values"), [(("A100", "H100"), (("NATTEN_CUDA_ARCH", "8.0;9.0"),)), ((), ())]
+)
+def test_a_variable_that_names_gpus_gets_those_of_the_recipe(tmp_path: Path, gpus, values):
     requests = Requests(gpus=gpus)
-    read_requirement("natten==0.21.0", "x:1", requests)
+    env = (("NATTEN_CUDA_ARCH", "{dots}"),)
+    requests.extension(Extension(name="natten", sdist="natten==0.21.0", env=env), "x:1")
     (extension,) = make("mine", tmp_path, requests, ())[0].extensions
-    assert (extension.sdist, extension.env) == ("natten==0.21.0", env)
+    assert extension.env == values
 
 
 def test_the_cuda_of_a_torch_that_gives_way_does_not_choose_for_the_other_one(tmp_path: Path):
@@ -357,7 +332,7 @@ def test_a_wheel_of_torch_at_an_address_names_its_version():
         "pytorch": "==2.1.0",
         "cuda": "==11.8",
     }
-    assert [one.sdist for one in requests.extensions.values()] == ["torch_scatter==2.1.2"]
+    assert [one.text for one in requests.packages.values()] == ["torch_scatter==2.1.2"]
     assert requests.left[0].message.startswith("`torch==2.1.0+cu118` stands for the file")
 
 
@@ -367,8 +342,7 @@ def test_lines_of_pip_in_an_environment_of_conda_are_read_as_lines_of_a_file(tmp
     )
     requests = Requests()
     read_source(tmp_path / "environment.yml", requests)
-    assert [one.sdist for one in requests.extensions.values()] == ["torch_cluster==1.6.3"]
-    assert [asked.text for asked in requests.packages.values()] == ["einops"]
+    assert [asked.text for asked in requests.packages.values()] == ["torch-cluster==1.6.3", "einops"]
 
 
 def test_a_variable_of_the_shell_may_hold_the_beginning_of_a_command(tmp_path: Path):
@@ -1078,9 +1052,7 @@ def test_a_dockerfile_in_a_folder_copies_from_the_projects_folder_too(tmp_path: 
     assert not [finding.message for finding in requests.left if "there is no file" in finding.message]
 
 
-def test_a_page_for_another_torch_leaves_a_package_to_be_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_page_for_another_torch_leaves_a_package_to_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "requirements.txt").write_text(
         PAGES.replace("torch-2.6.0+cu124.html", "torch-2.5.0+cu124.html")
     )
@@ -1088,7 +1060,7 @@ def test_a_page_for_another_torch_leaves_a_package_to_be_compiled(
     requests = Requests(gpus=("A100",))
     read_source(Path("requirements.txt"), requests)
     recipe, _ = make("mine", Path("recipes"), requests, ())
-    assert [extension.name for extension in recipe.extensions] == ["torch_scatter"]
+    assert "torch-scatter" in recipe.packages
     assert recipe.indexes == ()
     assert any(
         "of pyg-lib, torch-scatter are for another torch" in finding.message for finding in requests.left

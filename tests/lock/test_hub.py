@@ -112,7 +112,7 @@ def test_a_repository_that_is_not_there_and_a_list_that_lies_are_refused(tmp_pat
 def test_a_file_that_changed_on_the_hub_is_not_taken(tmp_path: Path):
     with task(tmp_path, CPU, oid="1" * 64) as (given, _):
         (kernel,) = lock_kernels(given, None)
-        with pytest.raises(FetchError, match="no source has the file that was locked"):
+        with pytest.raises(FetchError, match="no source has the file of this sha256"):
             given.context.fetcher.fetch(kernel.files)
 
 

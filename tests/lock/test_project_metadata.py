@@ -171,14 +171,17 @@ setup(
         (("csrc/dw.cpp",), "", "csrc/dw.cu`, `csrc/cpu.cpp"),
         ((), "", "csrc/dw.cpp`, `csrc/dw.cu`, `csrc/cpu.cpp"),
         ((), "more.patch", ""),
+        (("csrc/dw.cpp", "csrc/dw.cu", "csrc/cpu.cpp", "amd/dw.cpp"), "", ""),
     ],
-    ids=["all", "one", "none", "patched"],
+    ids=["all", "one", "none", "patched", "renamed by setup.py"],
 )
 def test_lock_says_which_sources_an_archive_lacks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, there: tuple[str, ...], patch: str, lacking: str
 ) -> None:
     """Some projects publish source distributions that hold their Python files alone."""
-    files = {"setup.py": COMPILING} | dict.fromkeys(there, "")
+    amd = '        *([CUDAExtension("dw_amd", ["amd/dw.cu"])] if torch.version.hip else []),\n    ],\n)'
+    setup = COMPILING.replace("    ],\n)", amd) if "amd/dw.cpp" in there else COMPILING
+    files = {"setup.py": setup} | dict.fromkeys(there, "")
     write_sdist(tmp_path / "base", "dw", "1.0", files)
     (tmp_path / "more.patch").write_text("")
     extension = Extension(name="dw", sdist="dw==1.0", patch=patch)

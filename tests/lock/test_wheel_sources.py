@@ -101,13 +101,19 @@ def test_a_wheel_at_an_address_is_locked_with_what_it_requires(
     assert "fast 2.0+cu12 comes from its address in `packages`" in caplog.text
 
 
-def test_another_file_than_the_stated_one_is_refused(tmp_path: Path, web: tuple[str, Path]) -> None:
-    with pytest.raises(FetchError, match="no source has the file that was locked"):
-        lock(
-            tmp_path,
-            web[0],
-            f"packages: ['fast @ URL/release/v2/fast-2.0%2Bcu12-{TAG}.whl#sha256={'1' * 64}']\n",
-        )
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        (f"fast-2.0%2Bcu12-{TAG}.whl#sha256={'1' * 64}", "no source has the file of this sha256"),
+        (f"fast-3.0-{TAG}.whl", "404"),
+    ],
+)
+def test_another_file_than_the_stated_one_is_refused_with_its_place(
+    tmp_path: Path, web: tuple[str, Path], file: str, named: str
+) -> None:
+    with pytest.raises(FetchError, match=rf"(?s)x\.yaml:5:12: .*{named}") as caught:
+        lock(tmp_path, web[0], f"packages: ['fast @ URL/release/v2/{file}']\n")
+    assert caught.value.hint.startswith("check the address, its sha256")
 
 
 @pytest.mark.parametrize(
@@ -195,10 +201,21 @@ def test_a_folder_of_wheels_below_the_recipes(tmp_path: Path, web: tuple[str, Pa
     assert (scatter.source, scatter.path) == ("recipe", "wheels/scatter-3.0-py3-none-any.whl")
 
 
-def test_a_package_that_its_index_lacks_comes_from_no_other(tmp_path: Path, web: tuple[str, Path]) -> None:
-    text = "packages: [einops]\nindexes: [{name: corp, url: URL/own, packages: [einops]}]\n"
+@pytest.mark.parametrize("place", ["url: URL/own", "find_links: URL/torch-2.6.0.html"])
+def test_a_package_that_its_index_lacks_comes_from_no_other(
+    tmp_path: Path, web: tuple[str, Path], place: str
+) -> None:
+    text = f"packages: [einops]\nindexes: [{{name: corp, {place}, packages: [einops]}}]\n"
     with pytest.raises(
-        IncompatibleError, match=r"the index `corp` of the recipe \(.*own/\) has no wheel of `einops`"
+        IncompatibleError, match=r"x\.yaml:6:11: the index `corp` \(http.*\) has no wheel of `einops`"
+    ):
+        lock(tmp_path, web[0], text)
+
+
+def test_an_index_that_cannot_be_read_is_named_with_its_place(tmp_path: Path, web: tuple[str, Path]) -> None:
+    text = "packages: [knn]\nindexes: [{name: corp, find_links: URL/none.html, packages: [knn]}]\n"
+    with pytest.raises(
+        FetchError, match=r"(?s)x\.yaml:6:11: the index `corp` cannot be read.*none\.html.*404"
     ):
         lock(tmp_path, web[0], text)
 

@@ -435,7 +435,7 @@ def test_everything_that_is_lost_is_named_at_once_and_the_rest_is_kept(store: St
     assert "tool0_1.0_amd64.deb" in gone.message
     assert "gone from every source" in gone.message
     assert "tool1_1.0_amd64.deb" in wrong.message
-    assert "no source has the file that was locked" in wrong.message
+    assert "no source has the file of this sha256" in wrong.message
     assert [deb.name for deb in make_fetcher(store, site).missing(debs)] == ["tool0", "tool1"]
     assert not list((store.root / "partial").iterdir())
 

@@ -19,6 +19,7 @@ from tests.support.locks import make_artifact, make_lock, make_means, make_recip
 from tests.support.package_sources import write_wheel
 
 GIVEN, GONE = "_ZN3c1010TensorImplD1Ev", "_ZN2at4_ops4gone4callERKNS_6TensorE"
+WRAP = "_Z16THPVariable_WrapN2at10TensorBaseE"
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
 TORCH = TorchSymbols(title="torch 2.13.0", libraries=frozenset({"libc10.so"}), given=frozenset({GIVEN}))
 TARGET = WheelTarget(
@@ -46,6 +47,10 @@ def verdicts(folder: Path, files: dict[str, bytes | str]) -> list[tuple[str, str
 
 WRONG = {
     "a symbol": (OTHER, "error", "EB726", f"`import view` fails: torch 2.13.0 does not define `{GONE}`"),
+    "a mangled function of its Python": (
+        library(needed=("libc10.so",), undefined=(WRAP,)), "error", "EB726",
+        f"`import view` fails: torch 2.13.0 does not define `{WRAP}`",
+    ),
     "a library of torch": (
         library(needed=("libc10.so", "libc10_cuda.so")), "error", "EB726",
         "`import view` fails: it needs `libc10_cuda.so`, and torch 2.13.0 does not have it",

@@ -12,7 +12,7 @@ from typing import Final
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from envbuilder.builder.extensions.compile import KILLED, MANY, run_compilers
+from envbuilder.builder.extensions.compile import KILLED, MANY, run_compilers, space_mount
 from envbuilder.builder.extensions.compiled import answers, drop_unfinished, known_memory
 from envbuilder.builder.extensions.compiler_errors import explain_failure
 from envbuilder.builder.job import BuildJob, prepare_run, tools
@@ -23,10 +23,8 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, CompileError
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.extension import BUILD_DIRECTORY
 from envbuilder.plan.model import Plan, PythonStep
 from envbuilder.plan.program import Program
-from envbuilder.runners.sandbox import Mount
 
 _WHEEL: Final = re.compile(r"[A-Za-z0-9_.+!-]+\.whl")
 
@@ -43,7 +41,7 @@ def wheel_commands(
     """Yield the commands for the wheels that the store lacks. `work` stands for their temporary folder."""
     for part in step.made_by(job.plan).parts:
         if not job.store.holds(_entry(part, job), whole=True):
-            yield _command(part, root(part), work, work / "space")
+            yield program_command(part, root(part), work, (space_mount(work / "space"),))
 
 
 def wheel_key(part: Program, plan: Plan) -> Sha256:
@@ -53,11 +51,6 @@ def wheel_key(part: Program, plan: Plan) -> Sha256:
 
 def _entry(part: Program, job: BuildJob) -> Path:
     return job.store.extension(wheel_key(part, job.plan))
-
-
-def _command(part: Program, root: SandboxRoot, work: Path, space: Path) -> Command:
-    mount = Mount(source=space, target=BUILD_DIRECTORY, writable=True)
-    return program_command(part, root, work, (mount,))
 
 
 def _built_wheel(
@@ -86,7 +79,7 @@ def _built_wheel(
                 store.build_directory(build_key, drop_unfinished) as space,
             ):  # fmt: skip
                 prepare_run(part, work, store)
-                command = _command(part, ground, work, space)
+                command = program_command(part, ground, work, (space_mount(space),))
                 run_compilers(command, work, job, explain, of=sdist, name=title, jobs=jobs)
                 name = _wheel_in(work, sdist)
                 copy_beneath(work, f"out/{name}", out / name)

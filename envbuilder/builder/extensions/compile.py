@@ -86,7 +86,7 @@ def extension_commands(
     for extension in dict.fromkeys(missing):
         is_capture = extension.form is Form.CAPTURE
         program = extension_program(job.plan.ground, extension, only=is_capture)
-        yield program_command(program, root(program), work, (_space(work / "space"),))
+        yield program_command(program, root(program), work, (space_mount(work / "space"),))
 
 
 def join_extensions(
@@ -103,7 +103,8 @@ def join_extensions(
     take_over(out)
 
 
-def _space(build_dir: Path) -> Mount:
+def space_mount(build_dir: Path) -> Mount:
+    """Return the mount of a build directory."""
     return Mount(source=build_dir, target=BUILD_DIRECTORY, writable=True)
 
 
@@ -283,7 +284,7 @@ class ExtensionBuilder:
 
         with self._job.store.workspace() as work:
             out = prepare_run(task.program, work, self._job.store)
-            mounts = [_space(build_dir)]
+            mounts = [space_mount(build_dir)]
             if task.captured:
                 (work / "step/inputs" / CAPTURED).mkdir()
                 mounts.append(Mount(source=task.captured, target=f"{INPUTS}/{CAPTURED}"))

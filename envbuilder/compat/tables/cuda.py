@@ -222,7 +222,6 @@ load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (r
 class SdistBuild:
     """How a package's source distribution is compiled for the environment's torch, as an extension."""
 
-    newest: Line  # for lines of requirements files without a version
     env: dict[str, Line] = field(default_factory=dict)
     needs: tuple[Line, ...] = ()  # what its setup.py imports
     memory: Whole = 0  # GB of one compiler process; 0 for the usual 3

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from envbuilder.compat.context import CheckCode, load_tables, make_context
@@ -33,7 +27,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.lock.model import Chosen, Lock, recipe_inputs
 from envbuilder.lock.resolve.context import Task
 from envbuilder.lock.resolve.held import TORCH, applies
-from envbuilder.lock.resolve.sdists import SUFFIXES, open_index
+from envbuilder.lock.resolve.sdists import SUFFIXES, open_index, sdist_version
 from envbuilder.lock.resolve.uv_files import target_tags
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
@@ -139,20 +133,19 @@ class PackageChoices:
         )
         for choice in self._choices:
             best = choice.candidates[0]
-            if choice.kept and self._is_named(best, choice, text):
+            if not any(name and name in text for name in (best.filename, choice.name)):
+                continue
+            if choice.kept:
                 choice.kept = None
                 self._look(choice)
                 return True
-            if len(choice.candidates) > 1 and self._is_named(best, choice, text):
+            if len(choice.candidates) > 1:
                 del choice.candidates[0]
                 reason = (error.findings[0].message if error.findings else error.message).partition("\n")[0]
                 name = f"`{best.filename}`" if best.filename else best.title
                 choice.looked.append(f"{name} does not fit: {reason}")
                 return True
         return False
-
-    def _is_named(self, candidate: Candidate, choice: PackageChoice, text: str) -> bool:
-        return any(name and name in text for name in (candidate.filename, choice.name))
 
     # ---- the candidates
 
@@ -251,15 +244,10 @@ class PackageChoices:
         names = [file.filename for file in self._listing(choice)]
         for folder in self._task.context.sources().folders:
             names += [path.name for suffix in SUFFIXES for path in folder.glob(f"*{suffix}")]
-        versions = set()
-        for name in names:
-            try:
-                project, version = parse_sdist_filename(name)
-            except InvalidSdistFilename:
-                continue
-            if project == choice.name and _allows(choice.requirement.specifier, version):
-                versions.add(version)
-        exact = [bound.version for bound in choice.requirement.specifier if bound.operator in ("==", "===")]
+        bounds = choice.requirement.specifier
+        every = filter(None, (sdist_version(name, choice.name) for name in names))
+        versions = {version for version in every if _allows(bounds, version)}
+        exact = [bound.version for bound in bounds if bound.operator in ("==", "===")]
         versions |= {Version(text) for text in exact if not text.endswith("*")}
         return sorted(versions, reverse=True)
 

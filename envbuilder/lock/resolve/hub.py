@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from envbuilder.core.budget import parse_json
-from envbuilder.core.cache import Sha256, sha256_bytes
+from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.model import Artifact, Lock, LockedKernel
 from envbuilder.lock.resolve.context import Task
@@ -104,11 +104,7 @@ def _fetched(path: str, task: Task) -> Sha256:
         content = task.context.fetcher.page(f"{task.context.sources().hub}{path}", most=_LARGEST)
     except SourceError as error:
         raise FetchError(f"a file of a kernel cannot be had: {error}") from error
-    digest = sha256_bytes(content)
-    with task.context.store.workspace() as work:
-        (work / "file").write_bytes(content)
-        task.context.store.add_artifact(digest, work / "file")
-    return digest
+    return task.context.store.add_content(content)
 
 
 def _rank(variant: str, task: Task) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ from packaging.version import Version
 from envbuilder.compat.repositories import wheel_address
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.cache import Sha256, sha256_file
-from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import Task
 from envbuilder.lock.resolve.held import applies, read_metadata
@@ -27,7 +27,13 @@ def lock_placed(task: Task, old: Artifacts) -> Artifacts:
         wheel, where = wheel_of(text), recipe.place(f"$.packages[{at}]")
         if wheel and applies(wheel.requirement, recipe.python, task.target.processor):
             _need_fit(wheel, where, task)
-            artifact = _fetch(wheel, old, task)
+            try:
+                artifact = _fetch(wheel, old, task)
+            except FetchError as error:
+                hint = (
+                    "check the address, its sha256 and the network; a login belongs in `~/.netrc` (mode 0600)"
+                )
+                raise FetchError(f"{where}: {error.message}", hint=hint, findings=error.findings) from error
             _need_same(artifact, where, task)
             if wheels.setdefault(wheel.name, artifact) != artifact:
                 hint = "leave one of them out, or tell them apart by markers"

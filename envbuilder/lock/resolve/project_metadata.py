@@ -105,7 +105,9 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
                 files[name] = content if name in _FILES else b""
     code = _setup(files)
     named = code.sources() if archive and code and not extension.patch else ()
-    lacking = tuple(name for name in named if name not in files)
+    # flash-attn's makes .cu of .cpp for AMD's GPUs.
+    renamed = {f"{name.removesuffix('.cpp')}.cu" for name in files.keys() - {*named} if name.endswith(".cpp")}
+    lacking = tuple(name for name in named if name not in files and name not in renamed)
     distribution = read_distribution(extension.name, files)
     if archive and archive.kind == "sdist":  # what its index has beside it is the project's too
         distribution = replace(distribution, elsewhere=frozenset())

@@ -20,7 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from envbuilder import runtime
 from envbuilder.compat.tables.cuda import load_cuda_packages
-from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.lock.cause import Cause, find_cause
@@ -63,10 +62,10 @@ def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
     sources = context.sources()
     for folder in sources.folders:
         for path in sorted(path for suffix in SUFFIXES for path in folder.glob(f"*{suffix}")):
-            if _version_of(path.name, project) == wanted:
+            if sdist_version(path.name, project) == wanted:
                 return add_sdist(project, version, f"{project}/{path.name}", path.read_bytes(), context)
     index = open_index(context)
-    files = {file: _version_of(file.filename, project) for file in index.files(project)}
+    files = {file: sdist_version(file.filename, project) for file in index.files(project)}
     for listed, version_there in files.items():
         if version_there == wanted:
             return add_sdist(project, version, f"{project}/{listed.filename}", index.read(listed), context)
@@ -76,7 +75,7 @@ def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
     raise FetchError(f"no package index here has a source distribution of {name} {version}", hint=hint)
 
 
-def _version_of(filename: str, project: str) -> Version | None:
+def sdist_version(filename: str, project: str) -> Version | None:
     """Return the version of a source distribution of the project, None for another file."""
     try:
         name, version = parse_sdist_filename(filename)
@@ -89,13 +88,9 @@ def add_sdist(
     name: str, version: str, path: str, content: bytes, context: ResolveContext, *, source: str = "pypi"
 ) -> Artifact:
     """Put an archive of sources into the store."""
-    digest = sha256_bytes(content)
-    with context.store.workspace() as work:
-        file = work / "sdist"
-        file.write_bytes(content)
-        context.store.add_artifact(digest, file)
     return Artifact(
-        kind="sdist", name=name, version=version, sha256=digest, size=len(content), source=source, path=path
+        kind="sdist", name=name, version=version, sha256=context.store.add_content(content), size=len(content),
+        source=source, path=path,
     )  # fmt: skip
 
 

@@ -43,6 +43,10 @@ from envbuilder.sources.names import Sources
 log = logging.getLogger(__name__)
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
+# Of an index, and of a page.
+_MISSING: Final = re.compile(
+    r"([\w.-]+) was not found in the package registry|there are no versions of ([\w.-]+) and"
+)
 _NO_VERSION: Final = re.compile(r"there is no version of ([\w.-]+)==\S+ and you require")
 _NAMES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]|[A-Za-z0-9]")
 _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
@@ -216,20 +220,31 @@ class Uv:
     def _refused(self, question: Question, error: CommandError) -> IncompatibleError | FetchError:
         """Return the error to raise, in terms of the recipe, with uv's message below the reason."""
         output = error.message.partition("\n")[2].replace(f"{NAME} depends on", "you require")
+        places = [
+            (index, self.task.recipe.place(f"$.indexes[{at}]")) for at, index in enumerate(question.indexes)
+        ]
         if not _is_unsolvable(error):
+            for index, where in places:
+                if index.place in output:
+                    hint = "check its address and the network; a login belongs in `~/.netrc` (mode 0600)"
+                    return FetchError(
+                        f"{where}: the index `{index.name}` cannot be read\n{output}", hint=hint
+                    )
             return FetchError(f"could not read the package index\n{output}", hint=NETWORK_HINT)
         asked = [Requirement(text) for text in question.requirements]
-        missing = re.findall(r"([\w.-]+) was not found in the package registry", output)
+        missing = [name for match in _MISSING.finditer(output) for name in filter(None, match.groups())]
         # Only requirements of the recipe itself: everything depends on them.
         unknown = dict.fromkeys(
             f"`{wanted.name}`" for wanted in asked if canonicalize_name(wanted.name) in missing
         )
-        for index in filter(None, map(question.listed, missing)):
-            names = ", ".join(f"`{name}`" for name in missing if question.listed(name) == index)
-            return IncompatibleError(
-                f"the index `{index.name}` of the recipe ({index.place}) has no wheel of {names}\n{output}",
-                hint="compare it with the name at that address, or leave it out of the `packages` of this index",
-            )
+        for index, where in places:
+            if names := ", ".join(
+                dict.fromkeys(f"`{name}`" for name in missing if question.listed(name) == index)
+            ):
+                return IncompatibleError(
+                    f"{where}: the index `{index.name}` ({index.place}) has no wheel of {names}, and nothing else is asked\n{output}",
+                    hint="compare it with the name at that address, or leave it out of the `packages` of this index",
+                )
         if unknown:
             return IncompatibleError(
                 f"no package index knows {', '.join(unknown)}\n{output}",

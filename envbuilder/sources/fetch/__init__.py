@@ -253,7 +253,7 @@ def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> Finding:
     if not refusals:
         why, hint = f"no source for `{artifact.source}` is known on this machine", NO_SOURCE_HINT
     elif "wrong" in kinds:
-        why, hint = "no source has the file that was locked", WRONG_HINT
+        why, hint = "no source has the file of this sha256", WRONG_HINT
     elif kinds == {"refused"}:
         why = "its source refused access" if len(refusals) == 1 else "every source refused access"
     elif kinds == {"unusable"}:

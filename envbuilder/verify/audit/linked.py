@@ -27,9 +27,10 @@ TORCH_LIBRARY: Final = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 _OF_TORCH: Final = re.compile(r".*/(site|dist)-packages/torch/lib/[^/]+")
 _METADATA: Final = re.compile(r".*/(site|dist)-packages/torch-([^/]+)\.dist-info/METADATA")
 _INTERPRETER: Final = re.compile(r".*/bin/python3[\d.]*")
-# The namespaces c10, at, torch and caffe2, mangled (https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling), and torch's C functions.
+# The namespaces c10, at, torch and caffe2, mangled (https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling), and torch's C functions,
+# some of which are mangled too.
 OF_TORCH: Final = re.compile(
-    r"_Z(T([VTISC]|[hv]\w*?_)|GV|GR)?N[rVKRO]*(3c10|2at|5torch|6caffe2)|THP[A-Z]|(aoti_)?torch_"
+    r"_Z(T([VTISC]|[hv]\w*?_)|GV|GR)?N[rVKRO]*(3c10|2at|5torch|6caffe2)|(_Z\d+)?THP[A-Z]|(aoti_)?torch_"
 )
 _PYTHON: Final = re.compile(r"_?Py[A-Z_]")
 _NEW_ABI: Final = re.compile(r"__cxx11|B5cxx11")
