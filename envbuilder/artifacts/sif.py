@@ -243,30 +243,6 @@ def seal(sif: Path) -> SifFacts:
     return SifFacts(sha256=sha256_file(sif), size=sif.stat().st_size)
 
 
-def write_sif(
-    *,
-    layers: Sequence[Layer],
-    out: Path,
-    epoch: int,
-    definition: str,
-    labels: Mapping[str, str],
-    documents: Sequence[Document] = (),
-    processor: Processor = X86_64,
-) -> SifFacts:
-    """Write the SIF of the layers at once, see `SifWriter`.
-
-    The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
-    """
-    check_place(out)
-    with beside(out) as work, SifWriter(work / "sif", definition=definition, labels=labels) as sif:
-        for layer in layers:
-            sif.add(layer)
-        sif.finish(epoch=epoch, documents=documents, processor=processor)
-        facts = seal(sif.path)
-        sif.path.replace(out)
-    return facts
-
-
 def _first(definition: str, labels: Mapping[str, str]) -> tuple[Document, Document]:
     """Return what lies before the file system."""
     text = json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))

@@ -89,13 +89,13 @@ class BuildResult:
     def text(self) -> str:
         """Return the output of the command."""
         image = self.image or f"not loaded: {self.not_loaded}"
-        compared = f"  of     recipe sha256:{self.record.recipe[:12]}, lock sha256:{self.record.lock[:12]}"
+        compared = f"  from   recipe sha256:{self.record.recipe[:12]}, lock sha256:{self.record.lock[:12]}"
         lines = [
             f"{self.outputs.name}: {self.words}",
             *(() if self.done else (compared,)),
             f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
             f"  image  {image}  sha256:{self.record.manifest}",
-            f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
+            f"  layout {self.outputs.image}  ({self.record.content_size / 1e9:.2f} GB unpacked)",
             *(
                 (f"  next   envbuilder exec {pasted(self.outputs.sif)} -- python",)
                 if self.done and self.runs_here

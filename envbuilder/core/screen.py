@@ -4,6 +4,7 @@ import threading
 
 from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from envbuilder.core.text.redact import plain
@@ -61,23 +62,32 @@ def _make_view(out: RichConsole) -> Progress:
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        _Amount(),
-        TextColumn("{task.fields[note]}", style="dim", markup=False),
+        _Amount(table_column=Column(no_wrap=True)),
+        _Note(),
         TimeElapsedColumn(),
         console=out,
         transient=True,
     )
 
 
+class _Note(ProgressColumn):
+    """What a step does now. On a narrow terminal, this column alone is cut off."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["note"], style="dim", no_wrap=True, overflow="ellipsis")
+
+
 class _Amount(ProgressColumn):
-    """The bytes or items of a step: done, expected, bytes per second, and the seconds that are left at this speed."""
+    """The bytes or items of a step: done and expected; of bytes also the speed, and the seconds that are left at it."""
 
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
+        if task.fields[
+            "items"
+        ]:  # as unlike as the packages of g++ and of a licence, so their speed says nothing
+            return Text(f"{task.completed:.0f}/{task.total:.0f}")
         left = f" {task.time_remaining:.0f} s left" if task.time_remaining else ""
-        if task.fields["items"]:
-            return Text(f"{task.completed:.0f}/{task.total:.0f}{left}")
         return Text(
             f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s{left}"
         )

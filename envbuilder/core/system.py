@@ -176,6 +176,11 @@ def install_hint(package: str) -> str:
     return hint
 
 
+def account_hint(user: int) -> str:
+    """Return what to do where a program wants an account, and the user id has none."""
+    return f"give user id {user} an account on this machine: `getent passwd {user}` must print a line"
+
+
 def _find_family() -> tuple[Any, dict[str, str], Any]:
     """Return the table, /etc/os-release, and this system's row of the table, empty for an unknown one."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))

@@ -466,13 +466,13 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) ->
 
 
 def copy_example(name: str, folder: Path) -> Recipe:
-    """Copy an example with its lock and sources. Raises UsageError if there is none or a file would be overwritten."""
+    """Copy an example with its lock and sources. Raises UsageError if there is none or another file would be overwritten."""
     source = examples_folder()
     known = list_recipes(source)
     if name not in known:
         hint = f"{nearest(name, known)}examples: {', '.join(known)}"
         raise UsageError(f"there is no example `{name}`", hint=hint)
-    path = new_path(name, folder)
+    path = new_path(name, folder, (source / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
     files = {folder / file: (source / file).read_bytes() for file in _files(load(source / path.name), source)}
     if (folder / SCHEMA_FILE).exists():  # perhaps of another version, which serves as well
         del files[folder / SCHEMA_FILE]

@@ -15,9 +15,10 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from envbuilder.core.errors import ToolError
-from envbuilder.core.process import Completed
-from envbuilder.core.system import install_command, install_hint, user_ids
+from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.process import Command, Completed, ProcessRunner
+from envbuilder.core.system import account_hint, install_command, install_hint, user_ids
+from envbuilder.core.text.redact import plain
 from envbuilder.plan.contents import START
 from envbuilder.plan.shell import left_out, matches
 from envbuilder.runners.enter_sandbox import other_id
@@ -44,8 +45,8 @@ SHARED_BY_APPTAINER: Final = ("/tmp", "/var/tmp")  # noqa: S108 - by default, Ap
 # In a container, /etc/passwd has no entry for the user.
 PASSED_TO_IMAGE: Final = ("USER", "LOGNAME", "TERM", "TMPDIR")
 SHELL: Final = ("/bin/bash",)
-# Of Apptainer where the kernel or a container forbids it.
-_REFUSED: Final = re.compile(r"[Ff]ailed to create \w+ namespace[^\n]*")
+# Of Apptainer where the kernel or a container forbids it, or the user has no account.
+_REFUSED: Final = re.compile(r"[Ff]ailed to create \w+ namespace[^\n]*|Couldn't determine user account[^\n]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,10 +269,16 @@ def run_in_image(engine: "DockerEngine", image: str, argv: Sequence[str], around
     return engine.run(image, argv, image_options(around))
 
 
-def need_apptainer() -> None:
-    """Raise ToolError when Apptainer is missing: `env` would start it, and not say so in our words."""
+def need_apptainer(environment: Mapping[str, str]) -> None:
+    """Raise ToolError when Apptainer is missing or refuses this user: `exec` becomes Apptainer, which gives no hint."""
     if shutil.which("apptainer") is None:
         raise ToolError("`apptainer` is not installed", hint=install_hint("apptainer"))
+    user = user_ids()[0]
+    if not home_of(user):  # a Python of its own may not know the site's accounts, so Apptainer is asked
+        try:
+            ProcessRunner(environment).run(Command(argv=("apptainer", "--version"), why="start Apptainer"))
+        except CommandError as error:
+            raise ToolError(plain(error.message), hint=account_hint(user)) from error
 
 
 def need_docker() -> None:

@@ -74,7 +74,7 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
         raise UsageError("`--writable` is for the SIF", hint=hint)
     in_sif = _want_sif(replace(options, form="sif") if options.writable else options, environment)
     if in_sif:
-        run.need_apptainer()
+        run.need_apptainer(environment)
         need_processor(outputs.sif)
     else:
         docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)

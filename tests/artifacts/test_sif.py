@@ -19,13 +19,13 @@ from envbuilder.artifacts.sif import (
     processor_in,
     read_labels,
     read_sif,
-    write_sif,
 )
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.core.processor import AARCH64, X86_64
 from envbuilder.layers.layer import Layer, write_layer
+from tests.support.sifs import write_sif
 
 EPOCH = 1_700_000_000
 pytestmark = pytest.mark.programs

@@ -12,12 +12,12 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from envbuilder.artifacts.sif import write_sif
 from envbuilder.artifacts.signing import make_bundle, sign, signed_by, verify_signatures
 from envbuilder.artifacts.statement import PROVENANCE_TYPE, Release, read_bundle
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.layers.layer import write_layer
 from tests.support.runner import FakeRunner
+from tests.support.sifs import write_sif
 
 STATEMENT = '{"_type": "https://in-toto.io/Statement/v1", "subject": []}'
 KEYS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.sif import SifFacts, read_sif, write_sif
+from envbuilder.artifacts.sif import SifFacts, read_sif
 from envbuilder.artifacts.squashfs.reader import Squashfs
 from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
 from envbuilder.core.errors import BuildError
@@ -18,6 +18,7 @@ from envbuilder.layers.entry import Entry, Kind, path_order
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest, write_layer, write_layer_from_tar
 from envbuilder.layers.writer import BLOCK_SIZE, Blocks, Frame, parse_blocks
 from envbuilder.verify.compare import sif_manifest
+from tests.support.sifs import write_sif
 
 EPOCH = 1_700_000_000
 SIZES = (1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE, 5 * BLOCK_SIZE + 7)

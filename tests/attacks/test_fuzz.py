@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from envbuilder.artifacts.oci.model import parse_configuration, parse_manifest
 from envbuilder.artifacts.oci.reader import read_tree
-from envbuilder.artifacts.sif import write_sif
 from envbuilder.core.archive import BoundedZip
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.diagnose import diagnose
@@ -43,6 +42,7 @@ from envbuilder.verify.compare import sif_manifest
 from tests.support.bounded import bounded
 from tests.support.debs import make_tar, write_package
 from tests.support.elves import library
+from tests.support.sifs import write_sif
 
 ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000

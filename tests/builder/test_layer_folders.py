@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.sif import SifWriter, seal, write_sif
+from envbuilder.artifacts.sif import SifWriter, seal
 from envbuilder.builder.artifacts import fill
 from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.sandbox.layer_folders import LayerFolder, LayerFolders, mounted
@@ -20,6 +20,7 @@ from envbuilder.layers.layer import Layer, write_layer
 from envbuilder.runners.sandbox import sandbox
 from tests.support.cluster import wait_until
 from tests.support.damage import flip
+from tests.support.sifs import write_sif
 from tests.support.workbench import attempt
 
 pytestmark = pytest.mark.programs

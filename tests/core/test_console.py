@@ -253,6 +253,19 @@ def test_at_a_terminal_a_transfer_shows_bytes(monkeypatch):
     assert re.search(r"fetch +3/5 MB", ESCAPE.sub("", screen.getvalue()))
 
 
+def test_a_narrow_terminal_cuts_off_the_note_alone(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    screen = open_screen(monkeypatch)
+    console = Console()
+    with console.step("install bookworm: 142 packages", 142) as step:
+        step.expect(142, items=True)
+        step.show_note("configure libkrb5support0:amd64 (1.20.1-2+deb12u5) ...")
+        assert console._screen.live is not None
+        console._screen.live.refresh()
+    shown = ESCAPE.sub("", screen.getvalue())
+    assert re.search(r"install bookworm: 142 packages 0/142 configure l\S*… 0:00:0\d\r", shown)
+
+
 @pytest.mark.parametrize("text", ["[red]word[/red]", "[/]", "d = {1:fire:2}"])
 def test_a_live_view_shows_words_as_they_are(monkeypatch, text):
     screen = open_screen(monkeypatch)

@@ -47,7 +47,7 @@ def test_a_test_that_was_added_runs_in_what_is_there(project: Path, recipe: Path
     assert (first["built"], [test.partition(" ")[0] for test in first["tested"]]) == (False, ["SIF", "image"])
     assert build().stdout.splitlines()[:2] == [
         "named: nothing to do",
-        f"  of     recipe sha256:{first['recipe_sha256'][:12]}, lock sha256:{first['lock_sha256'][:12]}",
+        f"  from   recipe sha256:{first['recipe_sha256'][:12]}, lock sha256:{first['lock_sha256'][:12]}",
     ]
     recipe.write_text(recipe.read_text().replace("[python -V]", "[python -V, 'python -c \"import json\"']"))
     added = build()

@@ -247,6 +247,18 @@ def test_programs_find_the_libraries_that_apptainer_binds(tiny, project, command
     assert ended.returncode == 0, ended.stderr
 
 
+def test_a_user_without_an_account_is_told_that_apptainer_wants_one(tiny: Built, project: Path):
+    """In a namespace where this user has an id that no account has. Apptainer then refuses each of its commands."""
+    stranger = ("unshare", "--user", "--map-user=4242", ENVBUILDER)
+    refusal = "user: unknown userid 4242"
+    doctor = attempt(*stranger, "doctor", "--for", "run")
+    assert re.search(rf"missing  Apptainer +is there, and does not start: .*{refusal}", doctor.stdout)
+    assert doctor.stdout.splitlines()[-1].startswith("first: give user id 4242 an account on this machine")
+    ended = attempt(*stranger, "exec", str(tiny.sif), "--", "true", cwd=project)
+    assert (ended.returncode, refusal in ended.stderr) == (8, True), ended.stderr
+    assert "\nhint: give user id 4242 an account" in ended.stderr
+
+
 RANKS = """
 import sys
 import torch.distributed as dist

@@ -31,6 +31,25 @@ for (const one of document.querySelectorAll("code.digest"))
   if (one.scrollWidth > one.clientWidth) wrong.push("cut off: " + one.innerText);
 document.title = "wrong: " + wrong.join("; ");
 </script>"""
+WIDTHS = [480, 900, 1600]
+# Writes into the title which pages are wider than the screen, and which pictures are not there.
+FRAMES = """<script>
+const wrong = [];
+(async () => {
+  for (const page of PAGES) {
+    const frame = document.createElement("iframe");
+    await new Promise(done => { frame.onload = done; frame.src = page; document.body.append(frame); });
+    const inside = frame.contentDocument;
+    for (const width of WIDTHS) {
+      frame.style.width = width + "px";
+      if (inside.documentElement.scrollWidth > width) wrong.push(`${page} is wider than ${width}`);
+    }
+    for (const shown of inside.images) await shown.decode().catch(() => wrong.push(`${page} lacks ${shown.src}`));
+    frame.remove();
+  }
+  document.title = "wrong: " + wrong.join("; ");
+})();
+</script>"""
 SCRIPT = "<script>document.title='ran'; fetch('http://127.0.0.1:9/')</script><img src='http://127.0.0.1:9/x'>"
 
 
@@ -64,6 +83,17 @@ def test_a_browser_shows_it_and_asks_nobody_else(
     # What a reader sees is more than an unstyled text: an empty page of this size has 8 kB.
     assert len(picture(file, tmp_path, tmp_path / "page.png", (1200, 900))) > 40_000
     assert len(picture(file, tmp_path, tmp_path / "phone.png", (400, 800))) > 15_000
+
+
+def test_no_page_is_wider_than_a_screen_or_lacks_a_picture(site: Path, tmp_path: Path):
+    names = [str(page.relative_to(site)) for page in site.rglob("*.html") if page.parent.name != "_static"]
+    script = FRAMES.replace("PAGES", json.dumps(sorted(names))).replace("WIDTHS", str(WIDTHS))
+    frames = site / "_static/frames.html"
+    frames.write_text(f'<base href="{site.as_uri()}/"><body style="margin: 0">{script}</body>')
+    waits = ("--allow-file-access-from-files", "--virtual-time-budget=10000000")
+    dom, _ = browse(frames, tmp_path, *waits, "--dump-dom", size=(1600, 900))
+    frames.unlink()
+    assert re.findall("<title>(.*)</title>", dom) == ["wrong: "]
 
 
 def test_every_page_is_reached_from_the_first(site: Path):
@@ -163,7 +193,7 @@ def test_a_report_tells_the_build_that_made_it(report: Path, cpu: Built):
     assert re.search(r"write the SIF</td><td class=\"number\" data-head=\"time\">\d+\.\d s<", text)
 
 
-@pytest.mark.parametrize("width", [480, 900, 1400])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_of_a_report_is_cut_off_or_broken(report: Path, tmp_path: Path, width: int):
     measured = tmp_path / "measured.html"
     free = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text()).replace("<details>", "<details open>")

@@ -942,6 +942,9 @@ def test_a_second_example_shares_files_and_nothing_is_overwritten(tmp_path: Path
     Path("recipes/schema.json").write_text("{}")
     assert call(capsys, "init", "--example", "h100")[0] == 0
     assert Path("recipes/schema.json").read_text() == "{}"
+    assert call(capsys, "init", "--example", "a100")[0] == 0  # as in a clone, which has all of it
+    with Path("recipes/a100.yaml").open("a") as recipe:
+        recipe.write("# mine\n")
     code, _, err = call(capsys, "init", "--example", "a100")
     assert (code, "nothing is overwritten" in err) == (2, True)
     Path("recipes/fused/fused_bias_act.cpp").write_text("// mine\n")

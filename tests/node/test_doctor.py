@@ -300,6 +300,16 @@ def test_leftovers_of_killed_builds_are_swept_by_fix(machine: Machine):
     assert list((machine.cache / "work").iterdir()) == []
 
 
+def test_an_apptainer_that_does_not_start_is_not_called_missing(machine: Machine):
+    programs = FakePrograms(ALL, broken=("apptainer",))
+    apptainer = items(replace(machine, runner=programs))["Apptainer"]
+    assert (apptainer.state, apptainer.found) == (
+        State.MISSING,
+        "is there, and does not start: it does not run",
+    )
+    assert "`apptainer --version`" in apptainer.repair
+
+
 def test_a_setuid_apptainer_needs_no_namespaces(machine: Machine):
     starter = machine.root / "libexec/apptainer/bin/starter-suid"
     starter.parent.mkdir(parents=True)

@@ -305,7 +305,7 @@ def test_a_sif_of_another_processor_is_refused_unless_the_kernel_emulates_it(tmp
     options = ExecOptions(
         name=str(sif), argv=("true",), form="sif", terminal=False, output=tmp_path, site=Site(), folder=tmp_path, ids=(1, 2)
     )  # fmt: skip
-    monkeypatch.setattr(run_module, "need_apptainer", lambda: None)
+    monkeypatch.setattr(run_module, "need_apptainer", lambda _: None)
     with pytest.raises(UsageError, match="and this machine is"):
         execute(options, {})
     (tmp_path / f"qemu-{other.machine}").touch()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from envbuilder.artifacts.oci.layout import write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
-from envbuilder.artifacts.sif import write_sif
 from envbuilder.layers.layer import Layer, write_layer, write_layer_from_tar
+from tests.support.sifs import write_sif
 
 EPOCH = 1_700_000_000
 CAPABILITY = "\x01\x00\x00\x02\x00\x20\x00\x00"

@@ -9,11 +9,12 @@ from pathlib import Path
 from envbuilder.artifacts.oci.layout import write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.sif import DataType, Document, write_sif
+from envbuilder.artifacts.sif import DataType, Document
 from envbuilder.core.cache import Store, save_text
 from envbuilder.layers.layer import write_layer
 from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.make import make_plan
+from tests.support.sifs import write_sif
 
 EPOCH = 1_700_000_000
 LOCK = "cd" * 32

@@ -38,7 +38,7 @@ class DoctorCode(CodeEnum):
     DOCKER = "EB812", "no engine answers, or one before 25"
     BUILDX = "EB813", "what the runner `buildkit` drives"
     IMAGE_STORE = "EB814", "images are not kept in containerd's store"
-    APPTAINER = "EB815", "Apptainer is not installed"
+    APPTAINER = "EB815", "Apptainer is not installed, or does not start"
     NAMESPACES = "EB816", "an ordinary user can make no user namespace"
     FUSE = "EB818", "an ordinary user cannot mount a SIF"
     SPACE = "EB819", "too little for an environment"

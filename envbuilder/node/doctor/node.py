@@ -8,10 +8,14 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.system import install_command, install_hint
+from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.process import Command
+from envbuilder.core.system import account_hint, install_command, install_hint
+from envbuilder.core.text.redact import plain
 from envbuilder.node.doctor.machine import (
     CheckSubject,
     DoctorCode,
@@ -41,14 +45,28 @@ _REDIRECT: Final = 0x0004 | 0x0008 | 0x0020  # request redirect, completion redi
 
 
 def check_apptainer(machine: Machine) -> Iterator[DoctorItem]:
-    why = "a SIF runs in it"
+    apptainer, refusal = CheckSubject(DoctorCode.APPTAINER, "Apptainer", "a SIF runs in it"), ""
     for name in ("Apptainer", "Singularity"):
-        answer = machine.output_of(name.lower(), "--version", why=f"ask for {name}'s version")
-        if version := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer or ""):
+        ask = Command(argv=(name.lower(), "--version"), why=f"ask for {name}'s version")
+        try:
+            answer = machine.runner.run(ask)
+        except (CommandError, ToolError) as error:
+            if not error.message.endswith("is not installed"):
+                refusal = refusal or plain(error.message.splitlines()[-1])
+            continue
+        if version := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer):
             setuid = ", setuid" if has_setuid(machine) else ""
-            yield CheckSubject(DoctorCode.APPTAINER, name, why).ok(version[0] + setuid)
+            yield replace(apptainer, name=name).ok(version[0] + setuid)
             return
-    yield CheckSubject(DoctorCode.APPTAINER, "Apptainer", why).missing(
+    if refusal:
+        repair = (
+            account_hint(machine.uid)
+            if "unknown userid" in refusal
+            else "`apptainer --version` must print one"
+        )
+        yield apptainer.missing(f"is there, and does not start: {refusal}", repair)
+        return
+    yield apptainer.missing(
         "not installed",
         f"{install_hint('apptainer')}; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
     )
