@@ -83,9 +83,8 @@ class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
-        if task.fields[
-            "items"
-        ]:  # as unlike as the packages of g++ and of a licence, so their speed says nothing
+        # Items are as unlike as the packages of g++ and of a licence, so their speed says nothing.
+        if task.fields["items"]:
             return Text(f"{task.completed:.0f}/{task.total:.0f}")
         left = f" {task.time_remaining:.0f} s left" if task.time_remaining else ""
         return Text(

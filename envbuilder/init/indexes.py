@@ -1,6 +1,7 @@
 """Decide where packages with CUDA code come from: the indexes and pages that a project names, as far as their packages are known."""
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
@@ -34,8 +35,7 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
         names = tuple(row.package for row in rows if _is_for(row, address, recipe))
         key = "find_links" if option == "--find-links" else "url"
         if names and option != "--index-url" and re.fullmatch(ADDRESS, address):
-            stem = name_after(address)
-            name = f"{stem}-{len(indexes) + 1}" if stem in indexes else stem
+            name = _free_name(address, indexes)
             indexes[name] = WheelIndex(name=name, packages=names, **{key: address})
             listed.update(names)
             continue
@@ -71,8 +71,7 @@ def _take_homes(requests: Requests, indexes: dict[str, WheelIndex]) -> set[str]:
             if address != given:
                 requests.note(where, f"{shown(address)} is taken without its password or token", hint=GIVE_BY)
             known = next((index for index in indexes.values() if index.url == address), None)
-            stem = name_after(address)
-            key = known.name if known else f"{stem}-{len(indexes) + 1}" if stem in indexes else stem
+            key = known.name if known else _free_name(address, indexes)
             names = (*(known.packages if known else ()), name)
             indexes[key] = WheelIndex(name=key, packages=names, url=address)
         elif name in requests.packages:
@@ -80,6 +79,12 @@ def _take_homes(requests: Requests, indexes: dict[str, WheelIndex]) -> set[str]:
             requests.leave(where, requests.packages[name].text, why)
             strange.add(name)
     return strange
+
+
+def _free_name(address: str, indexes: Collection[str]) -> str:
+    """Return a name for an index that no other one has."""
+    stem = name_after(address)
+    return f"{stem}-{len(indexes) + 1}" if stem in indexes else stem
 
 
 def _is_for(row: CudaPackage, address: str, recipe: Recipe) -> bool:

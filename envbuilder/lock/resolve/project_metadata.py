@@ -31,7 +31,7 @@ from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
-from envbuilder.lock.resolve.held import applies, is_met, parse_all
+from envbuilder.lock.resolve.held import TORCH, applies, is_met, parse_all
 from envbuilder.lock.source_files import open_source
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
@@ -54,9 +54,7 @@ class ProjectMetadata:
     version: str = ""
     requires: tuple[str, ...] | None = None
     lacking: tuple[str, ...] = ()  # sources that its setup.py compiles and its archive does not hold
-    elsewhere: frozenset[str] = (
-        frozenset()
-    )  # of what it requires: names that its `tool.uv.sources` give places outside an index
+    elsewhere: frozenset[str] = frozenset()  # required names that its `tool.uv.sources` take from no index
     unset: tuple[Gate, ...] = ()  # what its setup.py compiles by, and the recipe does not set
 
     @property
@@ -253,10 +251,9 @@ def need_places(recipe: Recipe, distributions: Sequence[ProjectMetadata]) -> Non
 
     A package of that name in an index may be a stranger's. uv's page "Managing dependencies" defines the places.
     """
-    given = {canonicalize_name(each.name) for each in parse_all(map(pin_of, recipe.requirements))}
-    given |= {
-        canonicalize_name(name) for item in distributions for name in (item.name, item.extension) if name
-    }
+    listed = (each.name for each in parse_all(map(pin_of, recipe.requirements)))
+    projects = (name for item in distributions for name in (item.name, item.extension) if name)
+    given = set(map(canonicalize_name, (TORCH, *listed, *projects)))
     for project in distributions:
         for name in sorted(project.elsewhere - given):
             raise IncompatibleError(
