@@ -228,17 +228,12 @@ def on_image() -> Iterator[Built]:
         yield build(str(written), folder / "built", "--runner", "sandbox", env=NO_ENGINE)
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        pytest.param("tiny", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.release) for name in SHAPED),
-    ],
-)
+@pytest.mark.release
+@pytest.mark.parametrize("which", ["tiny", *SHAPED])
 def test_a_rendered_dockerfile_builds_the_same_environment(
     request: pytest.FixtureRequest, which: str, base: str, spacious: Path
 ):
-    """With torch and an extension only in a release: BuildKit runs the same stages in test_projects.py."""
+    """BuildKit runs the same stages in `test_both_runners_make_the_same_files`, and tests/plan holds the texts."""
     built: Built = request.getfixturevalue(which)
     recipe = built.recipe or which
     archive = build_dockerfile(spacious, base, recipe)

@@ -37,7 +37,7 @@ RELEASES: Final = "bench/results/release.md"  # the table of `--release` runs
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) for name, modules in {
     "cuda": "check_truth toolkits",
     "docker": "buildkit standalone_python",  # it looks at BuildKit's records, and removes them
-    "images": "rendered foreign_artifacts add devcontainers",
+    "images": "foreign_artifacts add devcontainers",
     "cpu": "artifacts faults wheel live_view",
     "inside": "project_folder load runtime_caches driver exec launch_local watch modules host_shells attestations",
     "cluster": "jobs vscode_ssh",
@@ -66,6 +66,7 @@ RELEASE: Final = (
     "warm",
     "image_torch",
     "hub_kernels",
+    "rendered",
 )  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
