@@ -227,7 +227,7 @@ def read_place(
             requests.leave(where, name, why, hint="`--from` names the folder of the whole workspace")
         else:
             read_arguments(("--editable", f"./{member}"), where, requests, locate=locate)
-            _read_sources(path.parent / member / path.name, requests, indexes or {})
+            _read_sources(path.parent / member / path.name, path, requests, indexes or {})
     else:
         given = str(place.get("index") or place.get("source") or "")
         if given and indexes is not None:
@@ -236,16 +236,17 @@ def read_place(
     return True
 
 
-def _read_sources(path: Path, requests: Requests, indexes: Mapping[str, str]) -> None:
-    """Request what a member of a workspace takes from places. `lock` reads its other requirements."""
+def _read_sources(path: Path, root: Path, requests: Requests, indexes: Mapping[str, str]) -> None:
+    """Request what a member of a workspace takes from places, its own or the root's. `lock` reads its other requirements."""
     if path.resolve() in requests.read:
         return
     requests.read.add(path.resolve())
     tables = load_toml(path)
-    tool = table_of(tables, "tool")
-    for text, place in _placed(texts_of(table_of(tables, "project").get("dependencies")), tool):
-        name = requirement_name(text)
-        is_lost = place and read_place(name, place, path, requests, {**indexes, **_indexes(tool)})
+    tool, above = table_of(tables, "tool"), {"uv": table_of(table_of(load_toml(root), "tool"), "uv")}
+    texts = texts_of(table_of(tables, "project").get("dependencies"))
+    for (text, own), (_, theirs) in zip(_placed(texts, tool), _placed(texts, above), strict=True):
+        name, place, origin = requirement_name(text), own or theirs, path if own else root
+        is_lost = place and read_place(name, place, origin, requests, {**indexes, **_indexes(tool)})
         if is_lost and "git" in place and module_name(name) not in requests.extensions:
             message = f"`{name}`, which `{path.parent.name}` requires, is to be an extension: {_STRANGER}"
             requests.note(str(path), message, hint="`lock` ends there until it is one, or is in `packages`")

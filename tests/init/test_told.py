@@ -42,7 +42,7 @@ url = "https://site.invalid/simple"
 priority = "explicit"
 [tool.uv]
 dev-dependencies = ["ruff"]
-sources = {core = {workspace = true}}
+sources = {core = {workspace = true}, three = {git = "https://host.invalid/three"}}
 workspace = {members = ["members/*"]}
 [tool.pdm.resolution]
 excludes = ["six"]
@@ -50,7 +50,7 @@ excludes = ["six"]
 """
 MEMBER = """[project]
 name = "core"
-dependencies = ["einops", "two", "site-only"]
+dependencies = ["einops", "two", "three", "site-only"]
 [tool.uv]
 sources = {two = {git = "https://host.invalid/two"}, site-only = {index = "site"}}
 """
@@ -131,6 +131,7 @@ CASES = {
         left=(
             "groups of Poetry: train", "hooks of Hatch: custom", "resolution of PDM: excludes", "dev-dependencies of uv: ruff", r"workspace: members/app\"",
             r"pyproject.toml: left out \"two @ git\+https://host.invalid/two\"", "`two`, which `core` requires, .* a stranger's",
+            "`three`, which `core` requires, .* a stranger's",
         ),
         homes=("site-only", "private", "company"),
     ),

@@ -226,6 +226,24 @@ def test_what_a_project_has_elsewhere_is_not_taken_by_its_name(
         need_places(recipe, projects)
 
 
+@pytest.mark.parametrize("is_root", [True, False])
+def test_the_root_of_a_workspace_says_where_its_members_packages_are(
+    tmp_path: Path, *, is_root: bool
+) -> None:
+    (tmp_path / "members/app").mkdir(parents=True)
+    member, _, sources = PLACED.partition("[tool.uv.sources]")
+    (tmp_path / "members/app/pyproject.toml").write_text(member)
+    workspace = '[tool.uv.workspace]\nmembers = ["members/*"]\n' if is_root else ""
+    (tmp_path / "pyproject.toml").write_text(f"{workspace}[tool.uv.sources]{sources}")
+    recipe = make_recipe(tmp_path, extensions=(Extension(name="app", path="members/app"),))
+    means = make_means(tmp_path, Sources(debian=(), indexes=(), folders=()))
+    (project,) = read_distributions(recipe, lock_extensions(recipe, means, old=None), means)
+    assert project.elsewhere == ({"core-lib"} if is_root else set())
+    (tmp_path / "pyproject.toml").write_text(f"tool = {DEEP}")
+    (again,) = read_distributions(recipe, lock_extensions(recipe, means, old=None), means)
+    assert (again.requires, again.elsewhere) == (project.requires, set())
+
+
 @pytest.mark.parametrize("form", ["path", "sdist"])
 @pytest.mark.parametrize("is_set", [True, False])
 def test_lock_says_which_build_would_download_a_wheel(

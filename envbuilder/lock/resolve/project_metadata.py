@@ -41,6 +41,7 @@ from envbuilder.recipe.wheel_sources import pin_of
 log = logging.getLogger(__name__)
 _COMPRESSED: Final = (b"\xfd7zXZ\0", b"\x5d\0\0")  # how files of xz and lzma begin
 _FILES: Final = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
+_WORKSPACE: Final = "workspace"  # among a project's files: the pyproject.toml of the workspace around it
 _LOCAL: Final = "envbuilder"  # marks the version for uv, so that no index has the same one
 _STATIC: Final = Version("2.2")  # since then metadata says which of its fields a build may change
 
@@ -95,12 +96,18 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
         for name in (name for name in _FILES if (folder / top / name).is_file()):
             with open_source(folder, f"{extension.path}/{name}") as stream:
                 files[name] = stream.read(TEXT_LIMIT)
+        for above in (parent / "pyproject.toml" for parent in top.parents):
+            if (folder / above).is_file():
+                with open_source(folder, str(above)) as stream:
+                    _keep_root(files, stream.read(TEXT_LIMIT))
     else:
         stored = context.store.artifact(archive.sha256)
         for path, content in archived_files(stored, strip=archive.kind == "sdist"):
             if PurePosixPath(path).is_relative_to(top):
                 name = str(PurePosixPath(path).relative_to(top))
                 files[name] = content if name in _FILES else b""
+            elif PurePosixPath(path) in {parent / "pyproject.toml" for parent in top.parents}:
+                _keep_root(files, content)
     code = _setup(files)
     named = code.sources() if archive and code and not extension.patch else ()
     # flash-attn's makes .cu of .cpp for AMD's GPUs.
@@ -110,6 +117,13 @@ def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -
     if archive and archive.kind == "sdist":  # what its index has beside it is the project's too
         distribution = replace(distribution, elsewhere=frozenset())
     return replace(distribution, lacking=lacking, unset=_unset(recipe, extension, code))
+
+
+def _keep_root(files: dict[str, bytes], content: bytes) -> None:
+    """Add the pyproject.toml of a folder above if it is the root of a workspace of uv."""
+    with contextlib.suppress(ValueError, RecursionError):  # its own tool says what is wrong with it
+        if "workspace" in table_of(table_of(tomllib.loads(content.decode()), "tool"), "uv"):
+            files.setdefault(_WORKSPACE, content)
 
 
 def _setup(files: Mapping[str, bytes]) -> PythonCode | None:
@@ -150,7 +164,7 @@ def _said(files: Mapping[str, bytes]) -> Iterator[ProjectMetadata]:
     texts = {name: content.decode(errors="replace") for name, content in files.items()}
     if text := texts.get("PKG-INFO"):
         yield _read_metadata(text)
-    project, is_open = _read_project(texts.get("pyproject.toml", ""))
+    project, is_open = _read_project(texts.get("pyproject.toml", ""), texts.get(_WORKSPACE, ""))
     yield project
     config = configparser.ConfigParser(interpolation=None)
     with contextlib.suppress(configparser.Error):
@@ -180,10 +194,10 @@ def _read_metadata(text: str) -> ProjectMetadata:
     return ProjectMetadata(extension="", name=name, version=version, requires=known)
 
 
-def _read_project(text: str) -> tuple[ProjectMetadata, bool]:
-    """Return what a pyproject.toml says, and whether it leaves what is required to the build."""
+def _read_project(text: str, above: str) -> tuple[ProjectMetadata, bool]:
+    """Return what a pyproject.toml says, with the one of its workspace, and whether it leaves what is required to the build."""
     try:
-        whole = tomllib.loads(text)
+        whole, workspace = tomllib.loads(text), tomllib.loads(above)
     except tomllib.TOMLDecodeError:
         return ProjectMetadata(extension=""), True
     project = whole.get("project")
@@ -193,7 +207,8 @@ def _read_project(text: str) -> tuple[ProjectMetadata, bool]:
     requires = tuple(map(str, project.get("dependencies", []))) if "dependencies" not in left else None
     name, version = (str(project.get(key, "")) for key in ("name", "version"))
     dynamic = whole.get("tool", {}).get("setuptools", {}).get("dynamic", {})
-    sources = table_of(table_of(table_of(whole, "tool"), "uv"), "sources")
+    uv = (table_of(table_of(tables, "tool"), "uv") for tables in (workspace, whole))
+    sources = dict(item for tables in uv for item in table_of(tables, "sources").items())
     places = {name: (table_of(sources, name), *tables_of(sources, name)) for name in sources}
     elsewhere = {name for name, rows in places.items() if any(row and "index" not in row for row in rows)}
     required = {canonicalize_name(each.name) for each in parse_all(requires or ())}
