@@ -244,8 +244,8 @@ def _read_sources(path: Path, root: Path, requests: Requests, indexes: Mapping[s
     tables = load_toml(path)
     tool, above = table_of(tables, "tool"), {"uv": table_of(table_of(load_toml(root), "tool"), "uv")}
     texts = texts_of(table_of(tables, "project").get("dependencies"))
-    for (text, own), (_, theirs) in zip(_placed(texts, tool), _placed(texts, above), strict=True):
-        name, place, origin = requirement_name(text), own or theirs, path if own else root
+    for (text, direct), (_, inherited) in zip(_placed(texts, tool), _placed(texts, above), strict=True):
+        name, place, origin = requirement_name(text), direct or inherited, path if direct else root
         is_lost = place and read_place(name, place, origin, requests, {**indexes, **_indexes(tool)})
         if is_lost and "git" in place and module_name(name) not in requests.extensions:
             message = f"`{name}`, which `{path.parent.name}` requires, is to be an extension: {_STRANGER}"
