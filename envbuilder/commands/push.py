@@ -32,7 +32,10 @@ def push(
     *, only: Only = "",
     thin: Annotated[
         bool,
-        typer.Option("--thin", help="of the SIF, send only what its image lacks: `envbuilder pull` makes the file, Apptainer's own pull cannot"),
+        typer.Option(
+            "--thin",
+            help="of the SIF, send only what its image lacks: `envbuilder pull` makes the file, Apptainer's own pull cannot",
+        ),
     ] = False,
     key: Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")] = None,
     artifacts: Artifacts,

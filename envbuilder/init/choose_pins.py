@@ -203,6 +203,7 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
         if wanted.text != name:
             requests.note(wanted.where, f"`{name}` stands for `{wanted.text}`: its version goes with torch's")
             requests.packages[name] = replace(wanted, text=name)
+    _drop_extensions(requests)
     _bound(requests, recipe, tables)
     kept, torch = dict(requests.packages), tables.torches.by_name[recipe.pytorch]
     fitting = {name: f"{name}=={version}" for name, version in torch.companions}
@@ -221,11 +222,15 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
                 requests.leave(wanted.where, wanted.text, problem.message, hint=problem.advice)
 
 
-def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
-    """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds, and what is an extension once."""
+def _drop_extensions(requests: Requests) -> None:
+    """Request what is an extension once: not as a package too."""
     for name in (name for name, each in requests.extensions.items() if each.form is Form.PROJECT):
         if replaced := requests.packages.pop(canonicalize_name(name), None):
             requests.note(replaced.where, f"`{name}` of `extensions` stands for `{replaced.text}`")
+
+
+def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
+    """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds."""
     needed = ("setuptools", "wheel", "ninja") if requests.extensions else ()
     added = [name for name in needed if name not in requests.packages]
     requests.packages |= {name: Request(text=name, where="") for name in added}

@@ -283,13 +283,14 @@ def _read_dynamic(tool: Mapping[str, Any], path: Path, requests: Requests) -> No
 def _leave_settings(tool: Mapping[str, Any], path: Path, requests: Requests) -> None:
     """Report the indexes and bounds that uv, Poetry and PDM have for all packages, and the parts that nothing reads."""
     uv, poetry, pdm, hatch = (table_of(tool, name) for name in ("uv", "poetry", "pdm", "hatch"))
+    hooks = table_of(table_of(hatch, "metadata"), "hooks")
     lock = "once `poetry.lock` is there, `--with GROUP` takes one"
     parts: tuple[tuple[str, Iterable[str], str, str], ...] = (
         ("groups of Poetry", [*table_of(poetry, "group"), *(poetry.keys() & {"dev-dependencies"})], _DEVELOPS, lock),
         ("groups of PDM", table_of(pdm, "dev-dependencies"), _DEVELOPS, ""),
         ("environments of Hatch", table_of(hatch, "envs"), _DEVELOPS, ""),
         ("dev-dependencies of uv", texts_of(uv.get("dev-dependencies")), _DEVELOPS, ""),
-        ("hooks of Hatch", table_of(table_of(hatch, "metadata"), "hooks").keys() - {"requirements_txt"}, "they run in a build, and nothing runs", ""),
+        ("hooks of Hatch", hooks.keys() - {"requirements_txt"}, "they run in a build, and nothing runs", ""),
         ("override-dependencies", texts_of(uv.get("override-dependencies")), _FIXED, _BOUNDS),
         ("constraint-dependencies", texts_of(uv.get("constraint-dependencies")), _FIXED, _BOUNDS),
         ("resolution of PDM", table_of(pdm, "resolution"), _FIXED, _BOUNDS),

@@ -35,7 +35,8 @@ _PROSE: Final = re.compile(
     r"(?i:(README|INSTALL)(\.\w+)?|(GNU)?Makefile|justfile|Taskfile\.ya?ml|.*\.(ba)?sh)"
 )
 _INSTALL: Final = re.compile(
-    r"^[ \t>$%@!-]*(?:[^#`\n]*(?:&&|;) *)?((?:sudo |(?:\S*/)?python3? -m |\$\S+ -m |uv )*(?:\S*/)?(?:pip3?|conda|mamba|micromamba|pixi|poetry|pipenv|uv|apt|apt-get) (?:install|add) (.+))$",
+    r"^[ \t>$%@!-]*(?:[^#`\n]*(?:&&|;) *)?((?:sudo |(?:\S*/)?python3? -m |\$\S+ -m |uv )*(?:\S*/)?"
+    r"(?:pip3?|conda|mamba|micromamba|pixi|poetry|pipenv|uv|apt|apt-get) (?:install|add) (.+))$",
     re.MULTILINE,
 )  # fmt: skip
 

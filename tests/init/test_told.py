@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from envbuilder.core.errors import UsageError
 from envbuilder.init import read_source
@@ -54,16 +55,16 @@ dependencies = ["einops", "two", "three", "site-only"]
 [tool.uv]
 sources = {two = {git = "https://host.invalid/two"}, site-only = {index = "site"}}
 """
-PIPFILE = """[[source]]
+PIPFILE = f"""[[source]]
 name = "pypi"
-url = "https://pypi.org/simple"
+url = "{PYPI_SIMPLE_ENDPOINT}"
 [[source]]
 name = "site"
 url = "https://site.invalid/simple"
 [packages]
 rich = "*"
-private = {version = "==1.0", index = "site"}
-away = {version = "*", sys_platform = "== 'win32'"}
+private = {{version = "==1.0", index = "site"}}
+away = {{version = "*", sys_platform = "== 'win32'"}}
 """
 PIXI_FILE = """[workspace]
 channels = ["conda-forge", "https://host.invalid/robots"]

@@ -15,9 +15,7 @@ Form = Literal["image", "sif"]
 FORMS: Final[tuple[Form, ...]] = ("image", "sif")
 SIF_CONFIG: Final = "application/vnd.sylabs.sif.config.v1+json"
 SIF_LAYER: Final = "application/vnd.sylabs.sif.layer.v1.sif"
-SIF_FRAME: Final = (
-    "application/vnd.envbuilder.sif.frame.v1"  # a SIF without what the layers of its image have
-)
+SIF_FRAME: Final = "application/vnd.envbuilder.sif.frame.v1"  # a SIF without what its image's layers have
 SBOM_TYPE: Final = "application/spdx+json"
 TITLE: Final = "org.opencontainers.image.title"
 IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock

@@ -92,21 +92,21 @@ def read_distributions(
 def _read(recipe: Recipe, extension: LockedExtension, context: ResolveContext) -> ProjectMetadata:
     archive, folder, top = extension.archive, recipe.path.parent, PurePosixPath(extension.path)
     files: dict[str, bytes] = {}  # of an archive every name; the content of those that are read
+    above = [parent / "pyproject.toml" for parent in top.parents]
     if archive is None:
         for name in (name for name in _FILES if (folder / top / name).is_file()):
             with open_source(folder, f"{extension.path}/{name}") as stream:
                 files[name] = stream.read(TEXT_LIMIT)
-        for above in (parent / "pyproject.toml" for parent in top.parents):
-            if (folder / above).is_file():
-                with open_source(folder, str(above)) as stream:
-                    _keep_root(files, stream.read(TEXT_LIMIT))
+        for file in (file for file in above if (folder / file).is_file()):
+            with open_source(folder, str(file)) as stream:
+                _keep_root(files, stream.read(TEXT_LIMIT))
     else:
         stored = context.store.artifact(archive.sha256)
         for path, content in archived_files(stored, strip=archive.kind == "sdist"):
             if PurePosixPath(path).is_relative_to(top):
                 name = str(PurePosixPath(path).relative_to(top))
                 files[name] = content if name in _FILES else b""
-            elif PurePosixPath(path) in {parent / "pyproject.toml" for parent in top.parents}:
+            elif PurePosixPath(path) in above:
                 _keep_root(files, content)
     code = _setup(files)
     named = code.sources() if archive and code and not extension.patch else ()
