@@ -3,7 +3,6 @@
 The solver is asked for the target: the virtual packages say its C library, its CUDA and its oldest processor, not this machine's.
 """
 
-import asyncio
 import logging
 from dataclasses import asdict
 from datetime import UTC, datetime, time, timedelta
@@ -49,6 +48,8 @@ def resolve_conda(task: Task, old: Artifacts = ()) -> Artifacts:
     recipe, channels = task.recipe, task.recipe.conda.sources
     if not channels:
         return ()
+    import asyncio  # noqa: PLC0415 - 20 ms, for recipes with the key `conda` alone
+
     try:
         import rattler.exceptions  # noqa: PLC0415 - 60 MB that only recipes with the key `conda` need
         from rattler import BuildString  # noqa: F401, PLC0415 - of the versions that this module knows
