@@ -37,7 +37,7 @@ from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import X86_64, own_processor
 from envbuilder.core.system import Limits
-from envbuilder.layers.layer import Kind, Layer, damage_of, load_layer, read_manifest, write_layer
+from envbuilder.layers.layer import Content, Kind, Layer, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools
 from envbuilder.plan.contents import runtime_program
@@ -220,11 +220,13 @@ class BuildJob:
         shared = self.shared.extensions
         return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
-    def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> Layer:
-        """Write the step's layer from a tree into the folder `out`."""
+    def pack(
+        self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None, contents: Mapping[str, Content] | None = None
+    ) -> Layer:  # fmt: skip
+        """Write the step's layer from a tree, and contents of files that it has empty, into the folder `out`."""
         return write_layer(
             name=step.name, tree=tree, folder=out, epoch=self.plan.epoch, threads=self.limits.threads,
-            omit=self.shared_folders(step), step=shown,
+            omit=self.shared_folders(step), step=shown, contents=contents,
         )  # fmt: skip
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:

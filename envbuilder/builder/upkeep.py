@@ -23,6 +23,7 @@ from envbuilder.core.cache import Sha256, Store, cache_limit, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.errors import SpaceError, full_error, lacks_inodes
 from envbuilder.layers.layer import load_layer
+from envbuilder.layers.writer import BLOCK_SIZE
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.extension import extension_program, project_key
 from envbuilder.plan.make import make_plan
@@ -42,24 +43,25 @@ EXTENSIONS: Final = "ENVBUILDER_EXTENSION_STORE"
 
 
 class Size(NamedTuple):
-    """What a step, or one of its files, takes on the disk, in bytes: unpacked, and as a layer."""
+    """What a step, or one of its files, takes on the disk, in bytes: unpacked, as a layer, and while the layer is made."""
 
     tree: float
     layer: float
+    making: float
     diff_id: str = ""  # of a layer that is made
 
     def of(self, size: float) -> "Size":
-        return Size(self.tree * size, self.layer * size)
+        return Size(self.tree * size, self.layer * size, self.making * size)
 
 
 # For each byte of a file, a little above what `cpu`, `a100` and tests/support/tiny.py take: packages 3.6 and 1.20, wheels
 # 4.55 and 1.17, all wheels of `a100` 1.83 and 0.98, its toolkit 1.36 and 0.42, blocks 1.06.
-_PACKAGE: Final = Size(3.9, 1.25)
-_TOOLKIT: Final = Size(2.5, 1.0)  # the libraries that torch's wheels have are links
-_WHEEL: Final = Size(4.7, 1.25)  # its byte code too
-_GPU_WHEEL: Final = Size(2.2, 1.1)  # machine code for GPUs hardly compresses
+_PACKAGE: Final = Size(3.9, 1.25, 3.9)
+_TOOLKIT: Final = Size(2.5, 1.0, 2.5)  # the libraries that torch's wheels have are links
+_WHEEL: Final = Size(4.7, 1.25, 4.7)  # its byte code too
+_GPU_WHEEL: Final = Size(2.2, 1.1, 0.3)  # machine code for GPUs hardly compresses, and lies in large files
 _LARGE: Final = 300e6  # bytes of a wheel: only those for GPUs have more
-_OTHER: Final = Size(6, 1.5)  # sources, and a standalone Python: a few MB
+_OTHER: Final = Size(6, 1.5, 6)  # sources, and a standalone Python: a few MB
 _BYTE_CODE: Final = 1.8  # for each byte of a module
 _BLOCKS: Final = 1.08  # for each byte of a tree's files: few fill their last block
 _BLOCK: Final = 4096
@@ -86,8 +88,8 @@ def need_space(
 
     # While layers are made, the files of some at once, with those in which programs run, and the SIF has the others; then the files in
     # which extensions compile; then the whole SIF, and the image beside it.
-    largest = sorted((sizes[step] for step in made), key=lambda size: size.tree)[-places(job.limits) - 1 :]
-    packed, lacking = sum(size.tree for size in largest), sum(size.layer for size in largest)
+    largest = sorted((sizes[step] for step in made), key=lambda size: size.making)[-places(job.limits) - 1 :]
+    packed, lacking = sum(size.making for size in largest), sum(size.layer for size in largest)
     early = read_of([step for step in made if not isinstance(step, ExtensionsStep)])
     phases = [
         [(store.root, kept + packed + early), (outputs.folder, _SIF * (layers - lacking))],
@@ -130,11 +132,16 @@ def _need_free(phases: Sequence[Sequence[tuple[Path, float]]], job: BuildJob) ->
 def _size_of_step(step: Step, job: BuildJob) -> Size:
     """Return the size of a step: what its layer says, otherwise by the files that it is made from."""
     if layer := load_layer(job.store.layer(job.keys[step])):
-        return Size(_BLOCKS * layer.content_size, layer.size, f"sha256:{layer.diff_id}")
+        tree = _BLOCKS * layer.content_size
+        return Size(tree, layer.size, tree, f"sha256:{layer.diff_id}")
     if isinstance(step, CudaStep):
         return _TOOLKIT.of(sum(part.size for part in step.artifacts))
     sizes = [_size_of_file(file, job.store) for file in inputs(step)]
-    return Size(sum(size.tree for size in sizes), sum(size.layer for size in sizes))
+    return Size(
+        sum(size.tree for size in sizes),
+        sum(size.layer for size in sizes),
+        sum(size.making for size in sizes),
+    )
 
 
 def _size_of_file(artifact: Artifact, store: Store) -> Size:
@@ -148,9 +155,14 @@ def _size_of_file(artifact: Artifact, store: Store) -> Size:
             files = [(member.file_size, member.filename.endswith(".py")) for member in wheel.infolist()]
     except (OSError, zipfile.BadZipFile):  # not fetched yet, or damaged
         return size
-    blocks = sum(-(-count // _BLOCK) for count, _ in files)
-    code = sum(-(-_BYTE_CODE * count // _BLOCK) for count, is_module in files if is_module)
-    return size._replace(tree=_BLOCK * (blocks + code))
+    code = sum(_blocks(_BYTE_CODE * count) for count, is_module in files if is_module)
+    small = sum(_blocks(count) for count, is_module in files if is_module or count < BLOCK_SIZE)
+    return size._replace(tree=code + sum(_blocks(count) for count, _ in files), making=code + small)
+
+
+def _blocks(size: float) -> float:
+    """Return what a file takes on a disk."""
+    return -(-size // _BLOCK) * _BLOCK
 
 
 def steps_read(job: BuildJob, made: Collection[Step]) -> set[Step]:

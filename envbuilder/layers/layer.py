@@ -8,8 +8,9 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -22,30 +23,57 @@ from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.blob import BlobReader, unpack
 from envbuilder.layers.entry import Entry, Kind, TarMember, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.import_tree import Owner, Owners, index_root, index_tar, index_tree, some_lines
-from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
+from envbuilder.layers.writer import Blocks, Layer, LayerWriter, Readable, parse_blocks
 
 if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Entry", "Kind", "Layer", "Owner", "Owners", "check_disjoint", "damage_of", "extract", "load_layer", "read_blocks",
+    "Content", "Entry", "Kind", "Layer", "Owner", "Owners", "check_disjoint", "damage_of", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The content of a file that a tree has empty."""
+
+    size: int  # bytes
+    sha256: str
+    open: Callable[[], AbstractContextManager[Readable]]
+
+
 def write_layer(
-    *, name: str, tree: Path, folder: Path, epoch: int, threads: int, omit: Collection[str] = (), step: "Step | None" = None
+    *, name: str, tree: Path, folder: Path, epoch: int, threads: int, omit: Collection[str] = (), step: "Step | None" = None,
+    contents: Mapping[str, Content] | None = None,
 ) -> Layer:  # fmt: skip
     """Make a layer of a folder that a step filled, without the root and the folders in `omit`. `step` shows the bytes.
 
     The layer does not depend on how the folder was filled: root owns everything, every time is the epoch,
     modes are 0755 and 0644, extended attributes are dropped, and each hard link is a file of its own (a cache
-    may link where another machine copies). Raises BuildError with every path that a layer cannot hold.
+    may link where another machine copies). `contents` are those of files that the tree has empty, by path. Raises
+    BuildError with every path that a layer cannot hold, and for a content that differs from its digest.
     """
-    parts = index_tree(tree, epoch=epoch, omit=omit)
+    contents, files = contents or {}, _files_of(tree)
+    parts = tuple(_with_content(part, contents) for part in index_tree(tree, epoch=epoch, omit=omit))
+    if missing := contents.keys() - {part.entry.path for part in parts}:
+        raise BuildError(
+            "files were not installed:\n" + some_lines([f"`{path}`" for path in sorted(missing)])
+        )
     if step:
         step.expect(sum(part.entry.size for part in parts))
-    return _write_parts(name, folder, parts, _files_of(tree), threads=threads, step=step)
+
+    def content(part: TarMember) -> AbstractContextManager[Readable]:
+        given = contents.get(part.entry.path)
+        return given.open() if given else files(part)
+
+    return _write_parts(name, folder, parts, content, threads=threads, step=step)
+
+
+def _with_content(part: TarMember, contents: Mapping[str, Content]) -> TarMember:
+    if (content := contents.get(part.entry.path)) is None:
+        return part
+    return replace(part, entry=replace(part.entry, size=content.size, sha256=content.sha256))
 
 
 def write_layer_from_tar(
@@ -87,7 +115,7 @@ def _files_of(tree: Path) -> Callable[[TarMember], IO[bytes]]:
 
 
 def _write_parts(
-    name: str, folder: Path, parts: Sequence[TarMember], content: Callable[[TarMember], AbstractContextManager[IO[bytes]]],
+    name: str, folder: Path, parts: Sequence[TarMember], content: Callable[[TarMember], AbstractContextManager[Readable]],
     *, threads: int, step: "Step | None" = None,
 ) -> Layer:  # fmt: skip
     """Write indexed parts. `content` opens the file of a part, at its beginning."""

@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Final, Self, TypeAlias
+from typing import IO, Final, Protocol, Self, TypeAlias
 
 import zstandard
 
@@ -34,6 +34,10 @@ BLOCK_SIZE: Final = 256 << 10
 
 # Where a frame starts in the blob, its length there, and what it unpacks to.
 Frame: TypeAlias = tuple[int, int, int]
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +137,20 @@ class LayerWriter:
         self._entries.append(entry)
         self._gather(make_header(entry))
 
-    def add_file(self, entry: Entry, stream: IO[bytes]) -> Entry:
-        """Add a file whose content begins at the stream's position; return the entry with the digest."""
+    def add_file(self, entry: Entry, stream: Readable) -> Entry:
+        """Add a file whose content begins at the stream's position; return the entry with the digest.
+
+        Raises BuildError if the entry has another one.
+        """
         self._gather(make_header(entry))
         digest = self._add_small(entry, stream) if entry.size < BLOCK_SIZE else self._add_large(entry, stream)
         self._gather(bytes(-entry.size % BLOCK))
         self._content_size += entry.size
+        if entry.sha256 not in ("", digest):
+            raise BuildError(
+                f"`{entry.path}` has the sha256 {digest}, and its package says {entry.sha256}",
+                hint="the package contradicts itself: take another release of it",
+            )
         entry = replace(entry, sha256=digest)
         self._entries.append(entry)
         return entry
@@ -174,7 +186,7 @@ class LayerWriter:
         save_text(self._folder / "layer.json", layer.to_json())
         return layer
 
-    def _add_small(self, entry: Entry, stream: IO[bytes]) -> str:
+    def _add_small(self, entry: Entry, stream: Readable) -> str:
         content = _read(stream, entry.size, entry)
         if len(self._stretch) + entry.size > BLOCK_SIZE:
             self._flush()
@@ -183,7 +195,7 @@ class LayerWriter:
         self._gather(content)
         return digest
 
-    def _add_large(self, entry: Entry, stream: IO[bytes]) -> str:
+    def _add_large(self, entry: Entry, stream: Readable) -> str:
         self._flush()
         digest, left = hashlib.sha256(), entry.size
         frames: list[Frame] = []
@@ -239,7 +251,7 @@ class LayerWriter:
         return [(self._local.compressor.compress(block), len(block)) for block in blocks]
 
 
-def _read(stream: IO[bytes], size: int, entry: Entry) -> bytes:
+def _read(stream: Readable, size: int, entry: Entry) -> bytes:
     content = stream.read(size)
     if len(content) < size:
         raise BuildError(f"`{entry.path}` changed its size while it was read")

@@ -165,7 +165,7 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
         if posixpath.basename(folder) != "site-packages":
             continue  # of a copy inside another package, which may have left files out; its own list has the rest
         try:
-            named = dict(_recorded(files.read(path).decode("utf-8", "replace"), folder))
+            named = dict(recorded(files.read(path).decode("utf-8", "replace"), folder))
         except csv.Error as error:
             message = f"it cannot be read: {error}"
             findings.append(Finding(code=VerifyCode.DOCUMENT, where=f"/{path}", message=message))
@@ -196,7 +196,7 @@ def _check_lists(files: _Files, *, is_whole: bool) -> tuple[int, list[Finding]]:
     return len(listed - wrong), sorted(findings, key=lambda finding: finding.where)
 
 
-def _recorded(text: str, folder: str) -> Iterator[tuple[str, str]]:
+def recorded(text: str, folder: str) -> Iterator[tuple[str, str]]:
     """Yield path and sha256 of each file that a RECORD names with one."""
     for row in csv.reader(io.StringIO(text)):
         if len(row) > 1 and row[1].startswith("sha256="):

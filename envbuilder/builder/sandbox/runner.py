@@ -36,6 +36,7 @@ from envbuilder.builder.job import (
 )
 from envbuilder.builder.sandbox import distribution
 from envbuilder.builder.sandbox.foreign import emulation, make_tools, missing_tools
+from envbuilder.builder.sandbox.large_files import empty_large_files
 from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
 from envbuilder.core.cache import link_or_copy, remove_tree
@@ -194,6 +195,9 @@ class Run:
                     tree = run_outside(part, work / part.name, job.store, job.runner, progress(shown))
                 parts[part.name] = tree
             prepare_run(program, work, job.store, parts)
+            large = (
+                empty_large_files(program, work, step.site_packages) if isinstance(step, PythonStep) else {}
+            )
             with job.console.step(program.why) as shown:
                 if OsStep.name not in folders:
                     unpack_minimal(job, work / _MINIMAL)
@@ -201,7 +205,7 @@ class Run:
                 shown.show_note("")
             take_over(work / "out")
             with job.console.step(f"write the {step.name} layer") as shown:
-                job.pack(step, work / "out", out, shown)
+                job.pack(step, work / "out", out, shown, large)
             remove_tree(work / "out")  # before another program begins
 
     def _made(self, steps: Iterable[RootStep]) -> dict[str, LayerFolder]:
