@@ -145,7 +145,9 @@ class Suite:
         """Return the names of all packages. They stay beside the lists, for `check`."""
         path = self.folder / NAMES
         if not path.is_file():
-            save_text(path, self._ask("apt-cache", "pkgnames"))
+            with self.task.context.runner.read(self._command("apt-cache", "pkgnames")) as listing:
+                names = listing.read().decode()  # 60,000 lines, which no log needs
+            save_text(path, names)
         return frozenset(path.read_text(encoding="utf-8").split())
 
     def closure(self, packages: tuple[str, ...]) -> Artifacts:
@@ -246,8 +248,10 @@ class Suite:
         return tuple(self._artifacts(listing))
 
     def _ask(self, program: str, *arguments: str) -> str:
-        why = f"ask which packages {self.name} has"
-        return self.task.context.runner.run(apt_command(self.folder, program, *arguments, why=why))
+        return self.task.context.runner.run(self._command(program, *arguments))
+
+    def _command(self, program: str, *arguments: str) -> Command:
+        return apt_command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
 
     def _artifacts(self, listing: str) -> Iterator[Artifact]:
         for match in filter(None, map(_URI.fullmatch, listing.splitlines())):
