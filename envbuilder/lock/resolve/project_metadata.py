@@ -225,6 +225,7 @@ def _read_setup(code: PythonCode) -> ProjectMetadata:
         return ProjectMetadata(extension="")
     needed = code.keyword(setup, "install_requires")
     texts = tuple(line for text in code.texts(needed) for line in text.splitlines())
+    needed = code.written(needed)
     is_whole = len(texts) == len(needed.elts) if isinstance(needed, ast.List | ast.Tuple) else bool(texts)
     if needed is None:
         is_whole = all(keyword.arg for keyword in setup.node.keywords)  # no **more
