@@ -284,6 +284,21 @@ def test_what_holds_a_package_back_is_said(
     assert set(caplog.messages) == said
 
 
+def test_torch_is_named_before_a_package_that_could_be_another_one() -> None:
+    there = {
+        name: make_artifact(name, version)
+        for name, version in (("app", "1.0"), ("lib", "5.0"), ("torch", "2.6.0"))
+    }
+    choice = Choice(
+        python="3.11", processor=X86_64, packages=there, extensions={}, parents={"torch": ["app"], "lib": ["app"]}, extras={},
+        asked=(), fixed=(), requires=lambda _: (Requirement("lib<5"), Requirement("torch==2.11.0")),
+    )  # fmt: skip
+    newest = {"app": replace(there["app"], version="2.0")}
+    assert list(held_back(choice, newest, lambda _: "")) == [
+        "app is 1.0, not 2.0: 2.0 requires `torch==2.11.0`, and torch is 2.6.0"
+    ]
+
+
 def test_what_a_toolkit_holds_back_without_torch_is_no_fault() -> None:
     numpy, asked = make_artifact("numpy", "1.0"), Requirement("numpy")
     choice = Choice(
