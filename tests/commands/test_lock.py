@@ -442,6 +442,7 @@ def test_check_says_which_packages_a_job_compiles(place: Place):
         "`numba` is compiled by each process, when it first calls a function, "
         "into ~/.cache/numba (NUMBA_CACHE_DIR), for functions with `cache=True` alone"
     )
+    assert compiled("[gsplat]") == [], "the lock has it compiled"
     (line,) = compiled("[deepspeed]")
     assert "op by op" in line
     assert "deepspeed: [fused_adam]" in line

@@ -307,3 +307,11 @@ def test_lock_says_what_a_project_that_it_fetched_compiles_by(
         say_gaps(read_distributions(recipe, lock_extensions(recipe, means, old=None), means))
     asked = [message for message in caplog.messages if "asks for" in message]
     assert [message.split("`")[3] for message in asked] == list(settings)
+
+
+@pytest.mark.parametrize(("known", "count"), [((), 1), (("mmcv",), 0)])
+def test_what_the_table_knows_of_a_project_needs_no_name(
+    caplog: pytest.LogCaptureFixture, known: tuple[str, ...], count: int
+) -> None:
+    say_gaps((ProjectMetadata(extension="mmcv"),), known)
+    assert len(caplog.messages) == count
