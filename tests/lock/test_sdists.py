@@ -129,6 +129,16 @@ def test_a_setup_that_ends_in_an_exception_is_told_by_it_first(tmp_path: Path, l
     assert "sdist: flash==2.5.8" in caught.value.hint
 
 
+def test_a_known_way_to_compile_it_is_the_hint(tmp_path: Path, lock: Lock) -> None:
+    sdist = write_sdist(tmp_path / "files", "minkowskiengine", "0.5.4", {"setup.py": DEEP})
+    with pytest.raises(IncompatibleError) as caught:
+        lock(("minkowskiengine",), sdist)
+    assert (
+        'sdist: MinkowskiEngine==0.5.4, options: ["--force_cuda", "--blas=openblas"]}]' in caught.value.hint
+    )
+    assert "apt: [libopenblas-dev]" in caught.value.hint
+
+
 @pytest.mark.parametrize(("is_kept", "tool"), [(True, "0.44"), (False, "0.45.0")])
 def test_what_builds_a_package_keeps_its_version_as_long_as_the_package(
     tmp_path: Path, lock: Lock, tool: str, *, is_kept: bool
