@@ -268,6 +268,7 @@ class CheckCode(CodeEnum):
     )
     NCCL = "EB357", "an NCCL that cannot take the place of torch's own"
     NCCL_FAULT = "EB358", "a release of NCCL with a known fault"
+    ALONE = "EB359", "a package of CUDA code whose name alone brings a build for the CPU or for another torch"
 
 
 @dataclass(frozen=True, slots=True)

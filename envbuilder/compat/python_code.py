@@ -104,6 +104,13 @@ class PythonCode:
             return self.texts(value, depth + 1) if value else ()
         return ()
 
+    def written(self, node: ast.expr | None) -> ast.expr | None:
+        """Return what a name stands for that the file sets and uses once each, so nothing is added to it; others as they are."""
+        if not isinstance(node, ast.Name):
+            return node
+        uses = [each for each in ast.walk(self.tree) if isinstance(each, ast.Name) and each.id == node.id]
+        return assigned(self.tree).get(node.id, node) if len(uses) == 2 else node
+
 
 def project_files(top: Path) -> Iterator[Path]:
     """Yield the visible files of a project, those of its top first. Folders of envbuilder's recipes below it are left out."""

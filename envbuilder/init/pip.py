@@ -62,6 +62,7 @@ _KNOWN_FOLDERS: Final = re.compile(
     r"(CUDA|CUDNN|NCCL|ROCM|HIP|CONDA|PYTHON|TORCH|BUILD|CACHE|DATA|OUTPUT|SOURCE|INSTALL|(LD_)?LIBRARY|TORCH_EXTENSIONS)_(?!INCLUDE).*"
 )
 _OTHER_GPUS: Final = re.compile(r".*/whl/(?:nightly/|test/)?(?:rocm|xpu)")
+_BUILD_OPTION: Final = re.compile(r"--(?:build|global|install)-option[= ](--[A-Za-z][A-Za-z0-9_=-]*)")
 _BUILDERS: Final = ("torch", "setuptools", "wheel", "ninja")  # an environment with extensions has them
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
@@ -120,7 +121,9 @@ def _read_option(option: str, value: str, where: str, requests: Requests, *, loc
         why = "a recipe lists packages without them; `packages: [{requirements: FILE}]` compares them"
         requests.leave_all(where.rpartition(":")[0], "the hashes", why)
     elif option not in NO_MATTER:
-        requests.leave(where, text, "an option of pip that recipes do not have")
+        build = _BUILD_OPTION.search(text)
+        hint = f'its entry in `extensions` takes `options: ["{build[1]}"]`' if build else ""
+        requests.leave(where, text, "an option of pip that recipes do not have", hint=hint)
 
 
 def _read_file(name: str, text: str, where: str, requests: Requests, path: Path | None) -> None:

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from envbuilder.compat.check import examine_file, load_tables, need_sound
 from envbuilder.compat.context import make_context, parse_requirement
 from envbuilder.compat.project_code import describe_layout
-from envbuilder.compat.tables.cuda import late_packages
+from envbuilder.compat.tables.cuda import late_packages, load_cuda_packages
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store
@@ -106,8 +106,12 @@ def _at_start(recipe: Recipe) -> Iterator[str]:
     requirements = filter(None, map(parse_requirement, recipe.packages))
     compiled = [" ".join((extension.sdist, *extension.capture)) for extension in recipe.extensions]
     compiled += ["triton"] if recipe.warm.run else []
+    rows = load_cuda_packages().by_name
+    chosen = {name for name, row in rows.items() if recipe.pytorch and row.is_chosen and row.build}
     for row in late_packages((canonicalize_name(each.name) for each in requirements), compiled):
-        advice = row.advice("")
+        if row.package in chosen and not row.also:
+            continue  # `lock` takes a wheel, or compiles it as the entry does
+        advice = row.also if row.package in chosen else row.advice("")
         yield f"`{row.package}` is compiled {row.words}" + (
             f"; compiled in the build: {advice}" if advice else ""
         )

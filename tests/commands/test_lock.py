@@ -429,6 +429,15 @@ def test_a_wheel_that_cannot_load_leaves_the_lock_as_it_was(
     )
 
 
+def test_lock_warns_of_a_name_that_alone_brings_code_for_the_cpu(place: Place):
+    text = RECIPE.replace('"numpy>=2"', "spconv").replace("2.13.0", "2.6.0")
+    place.path.write_text(f'{text}gpus: [A100]\ncuda: "12.4"\n')
+    _, _, err = place.run("lock", place.path)  # the toolkit is nowhere here
+    assert "`spconv` on the package index has code for the CPU alone; `spconv-cu120`, " in " ".join(
+        err.split()
+    )
+
+
 def test_check_says_which_packages_a_job_compiles(place: Place):
     def compiled(packages: str, more: str = "") -> list[str]:
         place.path.write_text(RECIPE.replace('["numpy>=2"]', packages) + more)
@@ -442,6 +451,7 @@ def test_check_says_which_packages_a_job_compiles(place: Place):
         "`numba` is compiled by each process, when it first calls a function, "
         "into ~/.cache/numba (NUMBA_CACHE_DIR), for functions with `cache=True` alone"
     )
+    assert compiled("[gsplat]") == [], "the lock has it compiled"
     (line,) = compiled("[deepspeed]")
     assert "op by op" in line
     assert "deepspeed: [fused_adam]" in line

@@ -813,6 +813,25 @@ def test_an_nccl_that_the_recipe_chooses_is_judged(change: dict[str, object], co
     assert "(source: " in finding.message
 
 
+@pytest.mark.parametrize(
+    ("requirement", "words"),
+    [
+        ("spconv", "has code for the CPU alone"),
+        ("spconv==2.3.8", "has code for the CPU alone"),
+        ("fbgemm_gpu", "whichever torch that is for"),
+        ("sgl-kernel>=0.1", "whichever torch that is for"),
+        ("fbgemm-gpu==1.1.0", ""),
+        ("sgl-kernel<0.2", ""),
+        ("spconv-cu120", ""),
+    ],
+)
+def test_a_name_that_alone_brings_what_does_not_fit_is_a_warning(requirement: str, words: str):
+    alone = [one for one in findings(packages=(requirement,)) if one.code == "EB359"]
+    assert [(words in one.message, one.severity) for one in alone] == [(True, Severity.WARNING)] * bool(words)
+    assert all("is for one release of torch" in one.hint or "spconv-cu126" in one.hint for one in alone)
+    assert not findings(packages=(requirement,), cuda="", gpus=(), base="debian/bookworm")
+
+
 def test_a_release_of_nccl_without_a_known_fault_has_no_finding():
     assert [one.code for one in findings(**NCCL, nccl_version="2.27.5") if "nccl" in one.message] == []
     assert [one.code for one in findings(**NCCL, nccl_version="2.30.4") if "nccl" in one.message] == []

@@ -29,7 +29,7 @@ from envbuilder.init import (
 )
 from envbuilder.init.choose_pins import choose
 from envbuilder.init.conda import read_environment, read_spec
-from envbuilder.init.pip import read_requirement
+from envbuilder.init.pip import read_line, read_requirement
 from envbuilder.init.project import read_git
 from envbuilder.init.requests import Requests
 from envbuilder.lock.file import load_fresh
@@ -218,6 +218,20 @@ def test_a_package_that_compiles_later_is_said_with_the_entry_that_compiles_it_n
     assert when in said.message
     assert entry in said.hint
     assert [one.text for one in requests.packages.values()], "it is there all the same"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ('-v --config-settings "--build-option=--cpp_ext"', """its entry in `extensions` takes `options: ["--cpp_ext"]`"""),
+        ("--global-option=--cuda_ext", """its entry in `extensions` takes `options: ["--cuda_ext"]`"""),
+        ("--config-settings editable_mode=strict", ""),
+    ],
+)  # fmt: skip
+def test_an_option_of_a_build_is_left_out_with_the_key_that_has_it(line: str, hint: str):
+    requests = Requests()
+    read_line(line, "x:1", requests, locate=Path)
+    assert [left.hint for left in requests.left if "an option of pip" in left.message] == [hint]
 
 
 def test_every_entry_that_compiles_a_package_now_is_one_of_a_recipe(tmp_path: Path):

@@ -179,6 +179,13 @@ def test_a_package_that_cannot_be_compiled_is_refused_or_left_to_the_index(
     (finding,) = caught.value.findings
     assert (finding.code, finding.message.startswith(row.wrong)) == ("EB356", True)
     assert "none of 3 wheels" in finding.message
+    assert "https://github.com/" in finding.hint
+    assert not any(address in finding.hint for address, _ in row.addresses(TORCH, BUILD)), "it was looked at"
+
+
+def test_the_folder_of_a_repository_that_is_built_is_in_the_advice() -> None:
+    assert "cuda-nn, commit: COMMIT, path: bindings/torch}]` compiles it" in ROWS["tinycudann"].advice()
+    assert "path:" not in ROWS["nvdiffrast"].advice()
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED | RESOLVED))
@@ -271,6 +278,7 @@ def test_a_wheel_that_is_refused_gives_way_to_the_next_and_then_to_a_build(
     (entry,) = lock.chosen
     assert entry.wheel.endswith(f"{url}files/{quote(right.name)}")
     assert f"`{wrong.name}` does not fit: no set of packages" in entry.why
+    assert "torch==2.12" in entry.why, "what excludes it is said"
     assert {"torch-scatter", "torch"} <= {wheel.name for wheel in lock.wheels}
     assert parse_lock(lock_text(lock), "x.lock") == lock
     refused.append("from now on")

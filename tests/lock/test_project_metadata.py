@@ -35,6 +35,9 @@ SETUP = "from setuptools import setup\n"
         ({"pyproject.toml": "[project]\nname = 'dw'\nversion = '1.0'\n"}, ("dw", "1.0", ())),
         ({"setup.py": SETUP + "setup(name='dw', version='1.0', install_requires=['ocnn'])"}, ("dw", "1.0", ("ocnn",))),
         ({"setup.py": SETUP + "needs = ['ocnn', 'numpy']\nsetup(name='dw', version='1', install_requires=needs)"}, ("dw", "1", ("ocnn", "numpy"))),
+        ({"setup.py": SETUP + "needs = []\nsetup(name='dw', version='1', install_requires=needs)"}, ("dw", "1", ())),
+        ({"setup.py": SETUP + "needs = []\nneeds += read()\nsetup(name='dw', version='1', install_requires=needs)"}, ("dw", "1", None)),
+        ({"setup.py": SETUP + "needs = ['ocnn', read()]\nsetup(name='dw', version='1', install_requires=needs)"}, ("dw", "1", None)),
         ({"setup.py": SETUP + "setup(name='dw', version='1.0')"}, ("dw", "1.0", ())),
         ({"setup.py": SETUP + "setup(name='dw', version=read(), install_requires=read())"}, ("dw", "", None)),
         ({"setup.py": SETUP + "setup(name='dw', version='1.0', install_requires=['ocnn', read()])"}, ("dw", "1.0", None)),
@@ -304,3 +307,11 @@ def test_lock_says_what_a_project_that_it_fetched_compiles_by(
         say_gaps(read_distributions(recipe, lock_extensions(recipe, means, old=None), means))
     asked = [message for message in caplog.messages if "asks for" in message]
     assert [message.split("`")[3] for message in asked] == list(settings)
+
+
+@pytest.mark.parametrize(("known", "count"), [((), 1), (("mmcv",), 0)])
+def test_what_the_table_knows_of_a_project_needs_no_name(
+    caplog: pytest.LogCaptureFixture, known: tuple[str, ...], count: int
+) -> None:
+    say_gaps((ProjectMetadata(extension="mmcv"),), known)
+    assert len(caplog.messages) == count

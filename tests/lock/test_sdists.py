@@ -129,6 +129,16 @@ def test_a_setup_that_ends_in_an_exception_is_told_by_it_first(tmp_path: Path, l
     assert "sdist: flash==2.5.8" in caught.value.hint
 
 
+def test_a_known_way_to_compile_it_is_the_hint(tmp_path: Path, lock: Lock) -> None:
+    sdist = write_sdist(tmp_path / "files", "minkowskiengine", "0.5.4", {"setup.py": DEEP})
+    with pytest.raises(IncompatibleError) as caught:
+        lock(("minkowskiengine",), sdist)
+    assert (
+        'sdist: MinkowskiEngine==0.5.4, options: ["--force_cuda", "--blas=openblas"]}]' in caught.value.hint
+    )
+    assert "apt: [libopenblas-dev]" in caught.value.hint
+
+
 @pytest.mark.parametrize(("is_kept", "tool"), [(True, "0.44"), (False, "0.45.0")])
 def test_what_builds_a_package_keeps_its_version_as_long_as_the_package(
     tmp_path: Path, lock: Lock, tool: str, *, is_kept: bool
@@ -282,6 +292,21 @@ def test_what_holds_a_package_back_is_said(
     with caplog.at_level(logging.WARNING):
         lock(packages, *wheels, torch=TORCH)
     assert set(caplog.messages) == said
+
+
+def test_torch_is_named_before_a_package_that_could_be_another_one() -> None:
+    there = {
+        name: make_artifact(name, version)
+        for name, version in (("app", "1.0"), ("lib", "5.0"), ("torch", "2.6.0"))
+    }
+    choice = Choice(
+        python="3.11", processor=X86_64, packages=there, extensions={}, parents={"torch": ["app"], "lib": ["app"]}, extras={},
+        asked=(), fixed=(), requires=lambda _: (Requirement("lib<5"), Requirement("torch==2.11.0")),
+    )  # fmt: skip
+    newest = {"app": replace(there["app"], version="2.0")}
+    assert list(held_back(choice, newest, lambda _: "")) == [
+        "app is 1.0, not 2.0: 2.0 requires `torch==2.11.0`, and torch is 2.6.0"
+    ]
 
 
 def test_what_a_toolkit_holds_back_without_torch_is_no_fault() -> None:

@@ -34,21 +34,27 @@ _COMPILER_EXTRAS: Final = frozenset({"nvcc", "all"})
 
 
 def check_names(context: CheckContext) -> Iterator[Problem]:
-    """Refuse names that mean another project on the package index, unless the recipe says where the package comes from."""
+    """Refuse names that mean another project on the package index, unless the recipe says where the package comes from.
+
+    Warn of those that alone bring what does not fit GPUs or torch.
+    """
     recipe, rows = context.recipe, load_cuda_packages().by_name
     compiled = {canonicalize_name(extension.name) for extension in recipe.extensions}
     for at, text in enumerate(recipe.packages):
         requirement = parse_requirement(text)
         row = rows.get(canonicalize_name(requirement.name)) if requirement else None
-        if requirement is None or row is None or not row.wrong or requirement.url or row.package in compiled:
+        if requirement is None or row is None or requirement.url or row.package in compiled:
+            continue
+        key, is_listed = f"packages[{at}]", index_of(row.package, recipe.indexes) is not None
+        is_open = row.index == "cpu" or not _holds(requirement)
+        if row.alone and is_open and recipe.cuda and not is_listed:
+            yield warning(CheckCode.ALONE, key, row.alone, advice=row.says, source=cite(row.source))
+        if not row.wrong or is_listed:
             continue
         if row.is_chosen and recipe.pytorch:
             continue  # `lock` takes a wheel of its project, or refuses the name
-        if index_of(row.package, recipe.indexes) is None:
-            advice = row.advice(recipe.pytorch or "TORCH", build_of(recipe.cuda))
-            advice += "; an index of your own that has it belongs into `indexes`"
-            source = cite(row.source)
-            yield Problem(CheckCode.OTHER_PROJECT, f"packages[{at}]", row.wrong, advice=advice, source=source)
+        advice = row.advice(recipe.pytorch or "TORCH", build_of(recipe.cuda))
+        yield Problem(CheckCode.OTHER_PROJECT, key, row.wrong, advice=advice, source=cite(row.source))
 
 
 def check_torch_processor(context: CheckContext) -> Iterator[Problem]:

@@ -266,8 +266,9 @@ class CudaPackage:
 
     package: Line
     project: Line  # owner/name on GitHub, or the address of a repository
-    index: Literal["wheels", "own", "nothing", "other"]
+    index: Literal["wheels", "undeclared", "cpu", "own", "nothing", "other"]
     there: Line = ""
+    folder: Line = ""
     pages: tuple[Line, ...] = ()
     urls: tuple[Line, ...] = ()
     releases: Line = ""
@@ -289,10 +290,18 @@ class CudaPackage:
         return other if self.index == "other" else ""
 
     @property
+    def alone(self) -> str:
+        """Return what is wrong with what its name alone brings for GPUs, "" where nothing is known to be."""
+        if self.index == "cpu":
+            return f"`{self.package}` on the package index has code for the CPU alone"
+        newest = f"`{self.package}` without a version is the newest release, whichever torch that is for: none declares its torch"
+        return newest if self.index == "undeclared" else ""
+
+    @property
     def is_chosen(self) -> bool:
         """Return whether `lock` chooses one of its project's wheels, or a build, beside the one torch of an environment."""
         has_wheels = bool(self.pages or self.urls or self.releases)
-        return self.index != "wheels" and (has_wheels or self.build is not None)
+        return self.index in ("own", "nothing", "other") and (has_wheels or self.build is not None)
 
     def addresses(self, torch: str, build: str) -> tuple[tuple[str, bool], ...]:
         """Return the addresses of its wheels for a release and a build of torch, each with whether it is a page."""
@@ -310,18 +319,19 @@ class CudaPackage:
         """Return whether its project publishes wheels below an address, for whichever torch."""
         return any(address.startswith(place.partition("{")[0]) for place in (*self.pages, *self.urls))
 
-    def advice(self, torch: str = "TORCH", build: str = "BUILD") -> str:
-        """Return what to write into a recipe with this torch and build of it."""
+    def advice(self, torch: str = "TORCH", build: str = "BUILD", *, is_seen: bool = False) -> str:
+        """Return what to write into a recipe with this torch and build of it; `is_seen` leaves out its pages, where nothing fits."""
         ways = [
             f"`indexes: [{index_entry(address, is_page=is_page, packages=[self.package])}]` takes it from its project"
-            for address, is_page in self.addresses(torch, build)[:1]
+            for address, is_page in self.addresses(torch, build)[: not is_seen]
         ]
         if self.releases:
             ways.append(f"`{self.package} @ ADDRESS` takes a wheel of {self.repository}/releases")
-        name = self.package.replace("-", "_")
+        name, folder = self.package.replace("-", "_"), f", path: {self.folder}" if self.folder else ""
         if self.wrong:
             ways.append(
-                f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT}}]` compiles it"
+                f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT{folder}}}]` compiles it; "
+                "an index of your own that has it belongs into `indexes`"
             )
         return "; ".join((*([self.says] if self.says else []), *ways))
 

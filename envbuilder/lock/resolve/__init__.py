@@ -6,6 +6,7 @@ needs no network. Wheels that are resolved anew keep the old lock's versions whe
 
 import contextlib
 import functools
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import examine, load_tables, need_sound
-from envbuilder.compat.context import make_context
+from envbuilder.compat.context import CheckCode, make_context
 from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.repositories import addresses
 from envbuilder.compat.tables.cuda import CudaPackage, load_cuda_packages
@@ -76,6 +77,7 @@ from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.names import DEBIAN, STANDALONE
 
+log = logging.getLogger(__name__)
 _COMPILER: Final = "cuda-nvcc-"  # begins the names of NVIDIA's packages with the compiler
 _CPYTHON: Final = "cpython"
 # One qemu for every suite: it is static, so it runs anywhere, and older ones crash on what this machine's /sys says.
@@ -120,7 +122,10 @@ def lock_recipe(
             from envbuilder.lock.resolve.base_image import resolve_image  # noqa: PLC0415 - asks registries, for images alone
 
             base = resolve_image(recipe, context, old=known, options=options)
-        need_sound(recipe, examine(recipe, load_tables(), base=base.inside if base else None))
+        report = examine(recipe, load_tables(), base=base.inside if base else None)
+        need_sound(recipe, report)
+        for finding in (each for each in report.findings if each.code == CheckCode.ALONE):
+            log.warning("%s; %s", finding.message.partition(": ")[2].partition(" (source")[0], finding.hint)
         with console.step(f"lock {recipe.name}"):
             task = Task(recipe=recipe, target=make_target(recipe, base), options=options, context=context)
             new = lock_best(task, old, judge, load_cuda_packages().by_name)
@@ -253,7 +258,7 @@ def _known_distributions(task: Task, extensions: tuple[LockedExtension, ...]) ->
     archives = filter(None, (project.archive for project in projects))
     task.context.fetcher.fetch(archive for archive in archives if archive.kind == "sdist")
     distributions = read_distributions(task.recipe, projects, task.context)
-    say_gaps(distributions)
+    say_gaps(distributions, {extension.name for extension in task.recipe.implied})
     need_places(task.recipe, distributions)
     return distributions
 

@@ -45,6 +45,8 @@ _LIMITS: Final = RequestLimits(window=10.0, answer=30.0, wait=5.0)
 # Of a project, the newest first, that are looked at: GitHub answers an address 60 times an hour.
 _RELEASES: Final = 6
 _WHEELS: Final = 3  # that are tried
+# What excludes a package, in uv's words.
+_BECAUSE: Final = re.compile(r"cause: Because (.+?), we can conclude")
 _Rank = tuple[Version, bool, int]  # of a wheel: the greatest is the best
 _File = tuple[str, str, str]  # name, address, sha256; without an address, an index or a folder has it
 
@@ -142,6 +144,8 @@ class PackageChoices:
             if len(choice.candidates) > 1:
                 del choice.candidates[0]
                 reason = (error.findings[0].message if error.findings else error.message).partition("\n")[0]
+                if because := _BECAUSE.search(error.message):
+                    reason += f": {because[1]}".replace("+envbuilder", "")
                 name = f"`{best.filename}`" if best.filename else best.title
                 choice.looked.append(f"{name} does not fit: {reason}")
                 return True
@@ -204,7 +208,7 @@ class PackageChoices:
         looked = "; ".join(choice.looked)
         if row.wrong:
             message = f"{row.wrong}, and no wheel of its project fits: {looked}"
-            hint = row.advice(self._task.recipe.pytorch, self._build)
+            hint = row.advice(is_seen=True)
             finding = Finding(code=CheckCode.OTHER_PROJECT, where=choice.where, message=message, hint=hint)
             raise IncompatibleError(
                 f"no package fits `{choice.requirement}` of the recipe", hint=hint, findings=(finding,)

@@ -92,7 +92,9 @@ def held_back(choice: Choice, newest: Mapping[str, Artifact], newer: Callable[[s
         fitting |= more
     for name, release in older.items():
         if name not in fitting:
-            why = next((why.text for why in others[name]), "") or newer(name)
+            # That of torch, which is fixed, says more than that of a package which could be another one.
+            first = sorted(others[name], key=lambda why: why.who not in fitting)[:1]
+            why = next((why.text for why in first), "") or newer(name)
             yield f"{name} is {choice.packages[name].version}, not {release.version}: {why}"
     asked = {canonicalize_name(requirement.name) for _, requirement in choice.asked} & fitting - {TORCH}
     if asked and TORCH in choice.packages:

@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -225,6 +225,7 @@ def _read_setup(code: PythonCode) -> ProjectMetadata:
         return ProjectMetadata(extension="")
     needed = code.keyword(setup, "install_requires")
     texts = tuple(line for text in code.texts(needed) for line in text.splitlines())
+    needed = code.written(needed)
     is_whole = len(texts) == len(needed.elts) if isinstance(needed, ast.List | ast.Tuple) else bool(texts)
     if needed is None:
         is_whole = all(keyword.arg for keyword in setup.node.keywords)  # no **more
@@ -247,8 +248,11 @@ def _version(text: str) -> str:
         return ""
 
 
-def say_gaps(distributions: Sequence[ProjectMetadata]) -> None:
-    """Say which extensions compute what they require, lack sources, or leave code out unless the recipe says otherwise."""
+def say_gaps(distributions: Sequence[ProjectMetadata], known: Collection[str] = ()) -> None:
+    """Say which extensions compute what they require, lack sources, or leave code out unless the recipe says otherwise.
+
+    The table of CUDA packages has what the `known` ones compute.
+    """
     for project in distributions:
         for gate in project.unset:
             message = "setup.py:%d of the extension `%s` asks for `%s`: %s"
@@ -256,7 +260,7 @@ def say_gaps(distributions: Sequence[ProjectMetadata]) -> None:
         if project.lacking:
             message = "the archive of the extension `%s` lacks `%s`, which its setup.py compiles: take another version, or name `git` and `commit`"
             log.warning(message, project.extension, "`, `".join(project.lacking))
-        if project.requires is None:
+        if project.requires is None and project.extension not in known:
             message = "the extension `%s` says only at its build what it requires: name that in `packages`"
             log.warning(message, project.extension)
 

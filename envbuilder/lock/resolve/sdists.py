@@ -19,7 +19,7 @@ from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from envbuilder import runtime
-from envbuilder.compat.tables.cuda import load_cuda_packages
+from envbuilder.compat.tables.cuda import load_cuda_packages, load_late
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.lock.cause import Cause, find_cause
@@ -198,11 +198,13 @@ def _unreadable(sdist: Artifact, reason: str, cause: Cause | None = None) -> Inc
     name = re.sub(r"[^A-Za-z0-9_]", "_", sdist.name)
     why = f"`{sdist.name} {sdist.version}` has no wheel for this Python, and its source distribution cannot be built"
     row = load_cuda_packages().by_name.get(sdist.name)
+    way = f"build it as an extension: `extensions: [{{name: {name}, sdist: {sdist.name}=={sdist.version}}}]`"
+    known = (late for late in load_late().rows if f"sdist: {sdist.name}==" in late.entry.lower())
+    way = next((late.advice(sdist.version) for late in known), way)
     first = f"{cause.message}\n  {cause.where or 'the build'} ends so: {why}" if cause else f"{why}: {reason}"
     return IncompatibleError(
         first,
-        hint="name a version that has a wheel, or build it as an extension: "
-        f"`extensions: [{{name: {name}, sdist: {sdist.name}=={sdist.version}}}]`"
+        hint=f"name a version that has a wheel, or {way}"
         + (f"; {row.advice()}" if row else "")
         + ("; `-vv` shows all of the output" if cause else ""),
     )
