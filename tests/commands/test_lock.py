@@ -4,13 +4,14 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from envbuilder import cli
-from envbuilder.lock.file import load_lock
+from envbuilder.core.cache import Store, sha256_bytes
+from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
@@ -427,6 +428,40 @@ def test_a_wheel_that_cannot_load_leaves_the_lock_as_it_was(
         f"view-1-{tag}.whl: view.abi3.so: `import view` fails: needs `libcudart.so.12`, and the environment has no CUDA"
         in " ".join(err.split())
     )
+
+
+def test_check_refuses_a_lock_whose_wheel_cannot_load(
+    place: Place, moved: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tag = "cp311-cp311-manylinux_2_17_x86_64"
+    monkeypatch.setenv("ENVBUILDER_FOLDERS", f"{moved.folders[0]}:{tmp_path / 'more'}")
+    write_wheel(
+        tmp_path / "more", "view", "1", tag=tag, files={"view.abi3.so": library()}, requires=("torch",)
+    )
+    place.path.write_text(RECIPE.replace('"numpy>=2"', '"numpy>=2", view'))
+    assert place.run("lock", place.path)[0] == 0
+    assert place.run("check", place.path)[0] == 0
+    # A lock with a wheel that nobody judged
+    module = library(needed=("libcudart.so.12",))
+    bad = write_wheel(tmp_path, "view", "1", tag=tag, files={"view.abi3.so": module}, requires=("torch",))
+    digest, size = sha256_bytes(bad.read_bytes()), bad.stat().st_size
+    wheels = (
+        replace(one, sha256=digest, size=size) if one.name == "view" else one for one in place.lock.wheels
+    )
+    place.file.write_text(lock_text(replace(place.lock, wheels=tuple(wheels))))
+    code, out, _ = place.run("check", place.path)
+    assert code == 0
+    assert f"what is compiled in `view` (not in the cache; `envbuilder build {place.path}` fetches it)" in out
+    Store(tmp_path / "cache").add_artifact(digest, bad)
+    for _ in range(2):  # the verdict is kept
+        code, out, _ = place.run("check", place.path, "--json")
+        answer = json.loads(out)
+        (finding,) = (one for one in answer["findings"] if one["severity"] == "error" and one["where"])
+        assert (code, answer["data"]["not_checked"]) == (3, [])
+        assert finding["where"] == f"view-1-{tag}.whl: view.abi3.so"
+        assert finding["message"] == (
+            "`import view` fails: needs `libcudart.so.12`, and the environment has no CUDA"
+        )
 
 
 def test_check_says_which_packages_a_job_compiles(place: Place):

@@ -16,9 +16,10 @@ from packaging.version import Version
 from envbuilder.compat.context import load_tables
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.processor import Processor
+from envbuilder.lock.candidates import TORCH, parse_all
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import ResolveContext, Task
-from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
+from envbuilder.lock.resolve.held import Choice, read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
