@@ -1,13 +1,15 @@
 """`check`: everything in a recipe that cannot work, before anything is downloaded."""
 
+import functools
 from typing import TYPE_CHECKING
 
 from envbuilder.builder.extensions.compiled import twins_of
-from envbuilder.commands._console import open_runner
+from envbuilder.commands._console import open_console, open_runner
 from envbuilder.commands.context import Host, Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import BareAnswer, Reply
 from envbuilder.plan.examine import CheckedRecipe, examine_recipe
 from envbuilder.recipe.load import expand
+from envbuilder.verify import examine_locked
 
 if TYPE_CHECKING:
     from envbuilder.core.findings import Finding
@@ -26,8 +28,11 @@ def check(
     checked: list[CheckedRecipe] = []
     findings: list[Finding] = []
     lines: list[str] = []
+    runner = open_runner(session, store)
+    console = open_console(session, runner)
+    judge = functools.partial(examine_locked, store=store, runner=runner, console=console)
     for variant in expand(name, recipes):
-        examined = examine_recipe(variant, host, recipes, store, open_runner(session, store))
+        examined = examine_recipe(variant, host, recipes, store, runner, judge=judge)
         warnings = (*examined.findings, *twins_of(variant, examined.recipe, recipes, store))
         lines += [*([] if warnings else [f"{variant}: no problems found"]), *examined.notes()]
         findings += warnings

@@ -1,9 +1,10 @@
 """Everything that `check` reports of one environment: its pins, its lock, and what could not be looked at."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from packaging.utils import canonicalize_name
 from pydantic import JsonValue
@@ -17,10 +18,16 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import EnvbuilderError, LockError
 from envbuilder.core.findings import Finding
+from envbuilder.core.plain import pasted
 from envbuilder.core.process import Runner
+from envbuilder.lock.candidates import Verdicts
 from envbuilder.lock.file import known_base, load_fresh, load_lock, lock_path, stale_warning
+from envbuilder.lock.model import Lock
 from envbuilder.lock.package_lists import MissedUpdates, check_packages, missed_finding, missed_updates
 from envbuilder.recipe.model import Recipe
+
+JudgeCached = Callable[[Recipe, Lock], Verdicts]
+_SHOWN: Final = 5  # packages that a line names
 
 
 class CheckedRecipe(Answer):
@@ -60,23 +67,35 @@ class Examined:
         ]  # fmt: skip
 
 
-def examine_recipe(name: str, host: Path | None, recipes: Path, store: Store, runner: Runner) -> Examined:
-    """Examine one environment. An error carries the repairs as its data: IncompatibleError, RecipeError or LockError."""
+def examine_recipe(
+    name: str, host: Path | None, recipes: Path, store: Store, runner: Runner, *, judge: JudgeCached
+) -> Examined:
+    """Examine one environment. An error carries the repairs as its data: IncompatibleError, RecipeError or LockError.
+
+    `judge` gets a lock that fits its recipe.
+    """
     recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
     missed = missed_updates(recipe, store, runner, name)
     security = missed if isinstance(missed, MissedUpdates) else None
     unlisted = check_packages(recipe, store)
-    unseen = _not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None)
+    unseen = tuple(_not_checked(recipe, missed, has_host=host is not None, has_names=unlisted is not None))
     torch_index = index_build(make_context(recipe, load_tables()).torch, recipe.cuda_minor)
     checked = CheckedRecipe.model_validate({
         "name": recipe.name, "torch_index": torch_index, "repairs": [repair.data() for repair in report.repairs],
-        "security": security, "apt_checked": unlisted is not None and not report.has_errors, "not_checked": tuple(unseen),
+        "security": security, "apt_checked": unlisted is not None and not report.has_errors, "not_checked": unseen,
         "at_start": tuple(_at_start(recipe)),
     })  # fmt: skip
     findings = (*report.findings, *(unlisted or ()))
     try:
         need_sound(recipe, report)
-        findings += _lock_findings(recipe, name, findings)
+        lock, stale = _fresh_lock(recipe, name, findings)
+        findings += stale
+        if lock:
+            verdicts = judge(recipe, lock)
+            unseen += tuple(_not_judged(verdicts, name))
+            checked = checked.model_copy(update={"not_checked": unseen})
+            verdicts.need_fitting(lock, before=findings)
+            findings += verdicts.findings
     except EnvbuilderError as error:
         error.data = checked
         raise
@@ -84,8 +103,10 @@ def examine_recipe(name: str, host: Path | None, recipes: Path, store: Store, ru
     return Examined(recipe=recipe, checked=checked, findings=(*findings, *lacking))
 
 
-def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return a warning if there is a lock, and it no longer fits its recipe. Raises LockError for one that cannot be used."""
+def _fresh_lock(
+    recipe: Recipe, name: str, before: tuple[Finding, ...]
+) -> tuple[Lock | None, tuple[Finding, ...]]:
+    """Return the lock, or a warning if it no longer fits its recipe. Raises LockError for one that cannot be used."""
     path = lock_path(recipe)
     try:
         if path.exists():
@@ -94,11 +115,20 @@ def _lock_findings(recipe: Recipe, name: str, before: tuple[Finding, ...]) -> tu
         error.findings = (*before, *error.findings)
         raise
     try:
-        if path.exists():
-            load_fresh(recipe, name)
+        return (load_fresh(recipe, name) if path.exists() else None), ()
     except LockError as error:
-        return (stale_warning(error, str(path)),)
-    return ()
+        return None, (stale_warning(error, str(path)),)
+
+
+def _not_judged(verdicts: Verdicts, name: str) -> Iterator[str]:
+    brings = f"`envbuilder build {pasted(name)}` fetches"
+    for names, what, why in (
+        (verdicts.absent, "what is compiled in", f"not in the cache; {brings} it"),
+        (verdicts.in_part, "what of torch is needed by", f"torch is not in the cache; {brings} it"),
+    ):
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            yield f"{what} {', '.join(f'`{each}`' for each in names[:_SHOWN])}{more} ({why})"
 
 
 def _at_start(recipe: Recipe) -> Iterator[str]:

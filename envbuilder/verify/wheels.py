@@ -1,7 +1,7 @@
 """Judge locked wheels that hold code compiled with torch, before their lock is written: does each load in this environment?
 
 `uv` chooses wheels by tags and metadata alone. What is compiled says more: symbols, libraries, GPU code. `lock` calls this with
-new wheels. Wheels are judged that are in the cache, and those that a recipe names or whose name has `torch`, if they require torch.
+new wheels, and `check` with those of the cache. Wheels are judged that are in the cache, and those that a recipe names or whose name has `torch`, if they require torch.
 Some link torch and do not require it: those of the table of CUDA packages are judged too, and what a recipe names and the cache has.
 They are fetched, as a build would do. A wheel of torch has a GB, so it is fetched only for a wheel that links torch and does not
 pin its release, and for another NCCL than torch's own. `verify` checks all files of a build.
@@ -16,7 +16,7 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -27,19 +27,27 @@ from packaging.utils import canonicalize_name
 from envbuilder import steps
 from envbuilder.compat import tables
 from envbuilder.compat.context import can_run, load_tables
-from envbuilder.compat.tables.cuda import load_cuda_packages
 from envbuilder.compat.tables.distribution import libstdcxx_of
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
 from envbuilder.core.budget import ARCHIVE_SPARE, BudgetError, Entries, most_unpacked, need_within
 from envbuilder.core.cache import Sha256, Store, read_proved, save_proved, sha256_text
-from envbuilder.core.errors import FetchError, IncompatibleError, SpaceError
+from envbuilder.core.errors import FetchError, SpaceError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind
+from envbuilder.lock.candidates import (
+    TORCH,
+    Candidate,
+    Verdicts,
+    chosen_names,
+    find_candidates,
+    keep_plain,
+    torch_wheel,
+)
 from envbuilder.lock.model import Artifact, Lock, LockedKernel
 from envbuilder.lock.resolve.context import Task
-from envbuilder.lock.resolve.held import TORCH, applies, parse_all, read_requirements
+from envbuilder.lock.resolve.held import applies, read_requirements
 from envbuilder.lock.resolve.nccl import nccl_package
 from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
 from envbuilder.verify.audit.audited_image import (
@@ -246,86 +254,132 @@ def _judge_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
 # ---- the wheels of a lock
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """What does not fit of a wheel. In part: its symbols were not compared with those of torch, which it links."""
+
+    findings: tuple[Finding, ...] = ()
+    is_whole: bool = True
+
+
 def judge_wheels(task: Task, lock: Lock) -> None:
     """Judge the wheels of a lock, and log what is no error. Raises IncompatibleError for those that cannot load."""
-    torch = next((wheel for wheel in lock.wheels if wheel.name == TORCH and wheel.kind == "wheel"), None)
+    torch, store = torch_wheel(lock), task.context.store
     if torch is None:
-        return  # without torch, or with that of the base image
-    chosen = _chosen(lock)
-    pins = {
-        wheel: pins for wheel in lock.wheels if (pins := _requires_torch(wheel, task, chosen)) is not None
-    }
-    findings: list[Finding] = []
-    unknown = [wheel for wheel in pins if not _is_proved(_proof(wheel, torch, task, lock))]
+        return
+    candidates = find_candidates(task.recipe, lock, store)
+    pins = {each.wheel: pins for each in candidates if (pins := _requires_torch(each, task)) is not None}
+    known = {wheel: _known(wheel, torch, task, lock) for wheel in pins}
+    unknown = [wheel for wheel, verdict in known.items() if verdict is None]
+    findings = [finding for verdict in known.values() if verdict for finding in verdict.findings]
     try:
-        findings += _judge_nccl(torch, task, lock)
         for kernel in lock.kernels:
-            findings += _judged_kernel(kernel, torch, task, lock)
+            _fetch(kernel.files, task)
+            findings += _judged_kernel(kernel, torch, task, lock, may_fetch=True).findings
         _fetch(unknown, task)
         for wheel in unknown:
-            findings += _judged(wheel, pins[wheel], torch, task, lock)
+            may_fetch = not _is_pinned(pins[wheel])
+            findings += _judged(wheel, pins[wheel], torch, task, lock, may_fetch=may_fetch).findings
     except (FetchError, SpaceError) as error:  # a build would end with it; the lock does not depend on it
         log.warning("not all wheels are judged: %s", error.message)
     wrong = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
     for finding in findings:
         if finding not in wrong:
             log.warning("%s", finding)
-    if wrong:
-        count = "1 module" if len(wrong) == 1 else f"{len(wrong)} modules"
-        raise IncompatibleError(
-            f"{count} of the chosen {'wheels and kernels' if lock.kernels else 'wheels'} cannot be loaded in this environment",
-            findings=wrong,
-        )
+    Verdicts(findings=wrong).need_fitting(lock)
+
+
+def examine_wheels(task: Task, lock: Lock) -> Verdicts:
+    """Judge those wheels and kernels of a lock that are in the cache. Nothing is fetched."""
+    torch, store = torch_wheel(lock), task.context.store
+    if torch is None:
+        return Verdicts()
+
+    def of_kernel(kernel: LockedKernel) -> _Verdict | None:
+        is_here = all(store.has_artifact(file.sha256) for file in kernel.files)
+        return _judged_kernel(kernel, torch, task, lock, may_fetch=False) if is_here else None
+
+    def of_wheel(each: Candidate) -> _Verdict | None:
+        known = _known(each.wheel, torch, task, lock) if each.is_here else None
+        if known or not (each.is_here and store.has_artifact(each.wheel.sha256)):
+            return known
+        pins = _requires_torch(each, task)
+        if pins is None:
+            return _Verdict()
+        with task.context.transfer(f"judge {each.wheel.filename}", None):
+            return _judged(each.wheel, pins, torch, task, lock, may_fetch=False)
+
+    judges = {kernel.name: functools.partial(of_kernel, kernel) for kernel in lock.kernels}
+    for each in find_candidates(task.recipe, lock, store):
+        judges[each.wheel.name] = functools.partial(of_wheel, each)
+    verdicts: dict[str, _Verdict | None] = {}
+    for name, verdict_of in judges.items():
+        try:
+            verdicts[name] = verdict_of()
+        except (
+            FetchError,
+            SpaceError,
+            OSError,
+        ) as error:  # a damaged file, or a cache that cannot be written
+            log.warning("%s is not judged: %s", name, error)
+            verdicts[name] = None
+    return Verdicts(
+        findings=tuple(finding for verdict in verdicts.values() if verdict for finding in verdict.findings),
+        absent=tuple(name for name, verdict in verdicts.items() if verdict is None),
+        in_part=tuple(name for name, verdict in verdicts.items() if verdict and not verdict.is_whole),
+    )
 
 
 def _judged(
-    wheel: Artifact, pins: Sequence[Requirement], torch: Artifact, task: Task, lock: Lock
-) -> tuple[Finding, ...]:
-    proof, is_chosen = _proof(wheel, torch, task, lock), wheel.name in _chosen(lock)
-    with open_wheel(
-        task.context.store.artifact(wheel.sha256), task.context.store, task.recipe.python
-    ) as image:
+    wheel: Artifact, pins: Sequence[Requirement], torch: Artifact, task: Task, lock: Lock, *, may_fetch: bool
+) -> _Verdict:
+    """Judge a wheel of the cache, and keep the verdict there."""
+    store, is_chosen = task.context.store, wheel.name in chosen_names(lock)
+    if wheel.name == nccl_package(task.recipe):
+        verdict = _judge_nccl(wheel, torch, task, may_fetch=may_fetch)
+        save_proved(_proof(wheel, torch, task, lock), adapter(_Verdict).dump_json(verdict).decode())
+        return verdict
+    with open_wheel(store.artifact(wheel.sha256), store, task.recipe.python) as image:
         links = any(map(links_torch, image.elves))
         if not (links or pins or is_chosen or TORCH in wheel.name):
-            save_proved(proof, "not compiled with torch")
-            return ()
-        symbols = torch_symbols(torch, task, may_fetch=not _is_pinned(pins)) if links else None
+            keep_plain(wheel, store)
+            return _Verdict()
+        symbols = torch_symbols(torch, task, may_fetch=may_fetch) if links else None
         findings = tuple(judge(image, _target(task, lock, symbols)))
+    is_whole = symbols is not None or not links
     if not findings:
-        is_whole = symbols is not None or not links
         log.info(
             "%s fits%s", wheel.filename, "" if is_whole else "; its symbols are not compared with torch's"
         )
-        if is_whole:
-            save_proved(proof, "fits")
     # In place of a wheel that `lock` chose there is another one, or a build.
     refused = {AuditCode.NO_CODE} if is_chosen else set[AuditCode]()
-    return tuple(
+    placed = tuple(
         replace(
             finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}",
             severity=Severity.ERROR if finding.code in refused else finding.severity,
         )
         for finding in findings
     )  # fmt: skip
+    verdict = _Verdict(findings=placed, is_whole=is_whole)
+    save_proved(_proof(wheel, torch, task, lock), adapter(_Verdict).dump_json(verdict).decode())
+    return verdict
 
 
-def _chosen(lock: Lock) -> frozenset[str]:
-    """Return the names of the wheels that `lock` chose in place of builds."""
-    return frozenset(choice.name for choice in lock.chosen if choice.wheel)
+def _known(wheel: Artifact, torch: Artifact, task: Task, lock: Lock) -> _Verdict | None:
+    """Return the verdict of the cache, None without one, or if torch came there since and says more."""
+    with contextlib.suppress(OSError, ValueError):
+        text = read_proved(_proof(wheel, torch, task, lock))
+        verdict: _Verdict = adapter(_Verdict).validate_json(text)
+        if verdict.is_whole or not task.context.store.artifact(torch.sha256).is_file():
+            return verdict
+    return None
 
 
 def _proof(wheel: Artifact, torch: Artifact, task: Task, lock: Lock) -> Path:
-    """Return the place of the note that a wheel fits: by this program, wheel, torch and target."""
-    target, is_chosen = asdict(_target(task, lock, None)), wheel.name in _chosen(lock)
+    """Return the place of the verdict on a wheel: by this program, wheel, torch and target."""
+    target, is_chosen = asdict(_target(task, lock, None)), wheel.name in chosen_names(lock)
     parts = (_judges(), wheel.sha256, torch.sha256, is_chosen, target)
     return task.context.store.proof(sha256_text(json.dumps(["fits", *parts], default=sorted)))
-
-
-def _is_proved(proof: Path) -> bool:
-    try:
-        return bool(read_proved(proof))
-    except (OSError, ValueError):
-        return False
 
 
 @functools.cache
@@ -338,20 +392,22 @@ def _judges() -> Sha256:
     return sha256_text("".join(path.read_text(encoding="utf-8") for path in paths))
 
 
-def _judged_kernel(kernel: LockedKernel, torch: Artifact, task: Task, lock: Lock) -> tuple[Finding, ...]:
+def _judged_kernel(
+    kernel: LockedKernel, torch: Artifact, task: Task, lock: Lock, *, may_fetch: bool
+) -> _Verdict:
     """Return what does not fit of a kernel of the hub, which its maker built for a release of torch."""
     store = task.context.store
     top = f"opt/env/lib/python{task.recipe.python}/site-packages/{kernel.name.rpartition('/')[2]}"
-    _fetch(kernel.files, task)
     paths = {file: file.path.partition(f"/build/{kernel.variant}/")[2] for file in kernel.files}
     tree = KernelTree(files={f"{top}/{path}": store.artifact(file.sha256) for file, path in paths.items()})
     image = read_audited(tree, outside=ImageTexts())
-    symbols = torch_symbols(torch, task, may_fetch=True) if any(map(links_torch, image.elves)) else None
+    links = any(map(links_torch, image.elves))
+    symbols = torch_symbols(torch, task, may_fetch=may_fetch) if links else None
     findings = tuple(judge(image, _target(task, lock, symbols)))
     if not findings:
         log.info("%s fits: %s", kernel.name, kernel.variant)
     hint = "take another revision of the kernel, or another release of torch"
-    return tuple(
+    placed = tuple(
         replace(
             finding,
             where=f"{kernel.name}: {finding.where.rpartition(f'{top}/')[2]}",
@@ -359,16 +415,13 @@ def _judged_kernel(kernel: LockedKernel, torch: Artifact, task: Task, lock: Lock
         )
         for finding in findings
     )
+    return _Verdict(findings=placed, is_whole=symbols is not None or not links)
 
 
-def _judge_nccl(torch: Artifact, task: Task, lock: Lock) -> Iterator[Finding]:
-    """Yield an error if the recipe's NCCL lacks what torch needs of it. torch's import fails then: Python resolves each symbol at once."""
-    wheel = next((wheel for wheel in lock.wheels if wheel.name == nccl_package(task.recipe)), None)
-    if wheel is None:
-        return
+def _judge_nccl(wheel: Artifact, torch: Artifact, task: Task, *, may_fetch: bool) -> _Verdict:
+    """Find what torch needs of the recipe's NCCL and does not get: its import fails then. Python resolves each symbol at once."""
     store = task.context.store
-    symbols = torch_symbols(torch, task, may_fetch=True)
-    _fetch((wheel,), task)
+    symbols = torch_symbols(torch, task, may_fetch=may_fetch)
     with open_wheel(store.artifact(wheel.sha256), store, task.recipe.python) as image:
         library = next((elf for elf in image.elves if elf.name == _NCCL), None)
         where = f"{wheel.filename}: {library.path.rpartition('site-packages/')[2] if library else _NCCL}"
@@ -377,19 +430,20 @@ def _judge_nccl(torch: Artifact, task: Task, lock: Lock) -> Iterator[Finding]:
                 given = read_symbols(stream).given if library else frozenset[str]()
         except ValueError as error:
             raise FetchError(f"{where}: {error}") from error
-    lacking = sorted((symbols.nccl if symbols else frozenset()) - given)
-    title, older = symbols.title if symbols else "torch", task.target.torch.nccl if task.target.torch else ""
-    if lacking:
-        hint = (
-            f"take a release from {older} on, with which torch is compiled" if older else "take a newer one"
-        )
-        yield Finding(
-            code=AuditCode.UNDEFINED, where=where, hint=hint,
-            message=f"`import torch` fails: {title} needs {listed(lacking)}, and NCCL {wheel.version} does not define it",
-        )  # fmt: skip
-    else:
-        count = len(symbols.nccl if symbols else ())
-        log.info("%s fits: it defines the %d functions that %s needs", wheel.filename, count, title)
+    if symbols is None:
+        return _Verdict(is_whole=False)
+    lacking = sorted(symbols.nccl - given)
+    older = task.target.torch.nccl if task.target.torch else ""
+    if not lacking:
+        count = len(symbols.nccl)
+        log.info("%s fits: it defines the %d functions that %s needs", wheel.filename, count, symbols.title)
+        return _Verdict()
+    finding = Finding(
+        code=AuditCode.UNDEFINED, where=where,
+        hint=f"take a release from {older} on, with which torch is compiled" if older else "take a newer one",
+        message=f"`import torch` fails: {symbols.title} needs {listed(lacking)}, and NCCL {wheel.version} does not define it",
+    )  # fmt: skip
+    return _Verdict(findings=(finding,))
 
 
 def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
@@ -404,15 +458,9 @@ def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
             task.context.fetcher.fetch(missing, progress)
 
 
-def _requires_torch(wheel: Artifact, task: Task, chosen: Collection[str]) -> tuple[Requirement, ...] | None:
+def _requires_torch(candidate: Candidate, task: Task) -> tuple[Requirement, ...] | None:
     """Return a wheel's requirements on torch, None for a wheel that is not judged."""
-    named = {canonicalize_name(requirement.name) for requirement in parse_all(task.recipe.packages)}
-    is_torchs = TORCH in wheel.name or wheel.name in chosen or wheel.name in load_cuda_packages().by_name
-    is_here = task.context.store.artifact(wheel.sha256).is_file()
-    if wheel.kind != "wheel" or wheel.name == TORCH or wheel.filename.endswith("-any.whl"):
-        return None
-    if not (is_torchs or wheel.name in named or is_here):
-        return None
+    wheel = candidate.wheel
     try:
         requirements = read_requirements(wheel, task.context)
     except FetchError as error:
@@ -421,7 +469,8 @@ def _requires_torch(wheel: Artifact, task: Task, chosen: Collection[str]) -> tup
     python, processor = task.recipe.python, task.target.processor
     on_torch = (each for each in requirements if canonicalize_name(each.name) == TORCH)
     pins = tuple(each for each in on_torch if applies(each, python, processor))
-    return pins if pins or is_torchs or (is_here and wheel.name in named) else None
+    is_judged = candidate.is_torchs or (candidate.is_here and candidate.is_named)
+    return pins if pins or is_judged else None
 
 
 def _is_pinned(pins: Sequence[Requirement]) -> bool:

@@ -1,21 +1,24 @@
 """The sentences of `lock` on the command line, with a mirror, an index and an archive of all days that are folders."""
 
+import base64
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from envbuilder import cli
-from envbuilder.lock.file import load_lock
+from envbuilder.core.cache import Store, sha256_bytes
+from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock
 from envbuilder.sources.names import Sources
 from tests.support import package_sources
 from tests.support.elves import library
 from tests.support.package_sources import MOVED, SECURITY, write_index, write_wheel
+from tests.support.serving import guarded
 
 moved, patched, world = package_sources.moved, package_sources.patched, package_sources.world
 pytestmark = pytest.mark.programs
@@ -436,6 +439,114 @@ def test_lock_warns_of_a_name_that_alone_brings_code_for_the_cpu(place: Place):
     assert "`spconv` on the package index has code for the CPU alone; `spconv-cu120`, " in " ".join(
         err.split()
     )
+
+
+def test_check_refuses_a_lock_whose_wheel_cannot_load(
+    place: Place, moved: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tag = "cp311-cp311-manylinux_2_17_x86_64"
+    monkeypatch.setenv("ENVBUILDER_FOLDERS", f"{moved.folders[0]}:{tmp_path / 'more'}")
+    write_wheel(
+        tmp_path / "more", "view", "1", tag=tag, files={"view.abi3.so": library()}, requires=("torch",)
+    )
+    place.path.write_text(RECIPE.replace('"numpy>=2"', '"numpy>=2", view'))
+    assert place.run("lock", place.path)[0] == 0
+    assert place.run("check", place.path)[0] == 0
+    # A lock with a wheel that nobody judged
+    module = library(needed=("libcudart.so.12",))
+    bad = write_wheel(tmp_path, "view", "1", tag=tag, files={"view.abi3.so": module}, requires=("torch",))
+    digest, size = sha256_bytes(bad.read_bytes()), bad.stat().st_size
+    wheels = (
+        replace(one, sha256=digest, size=size) if one.name == "view" else one for one in place.lock.wheels
+    )
+    place.file.write_text(lock_text(replace(place.lock, wheels=tuple(wheels))))
+    code, out, _ = place.run("check", place.path)
+    assert code == 0
+    assert f"what is compiled in `view` (not in the cache; `envbuilder build {place.path}` fetches it)" in out
+    Store(tmp_path / "cache").add_artifact(digest, bad)
+    for _ in range(2):  # the verdict is kept
+        code, out, _ = place.run("check", place.path, "--json")
+        answer = json.loads(out)
+        (finding,) = (one for one in answer["findings"] if one["severity"] == "error" and one["where"])
+        assert (code, answer["data"]["not_checked"]) == (3, [])
+        assert finding["where"] == f"view-1-{tag}.whl: view.abi3.so"
+        assert finding["message"] == (
+            "`import view` fails: needs `libcudart.so.12`, and the environment has no CUDA"
+        )
+
+
+PRIVATE = {
+    "an index": ("[core]", "indexes: [{name: corp, url: URL/index, packages: [core]}]\n"),
+    "a page": ("[knn]", "indexes: [{name: page, find_links: URL/page.html, packages: [knn]}]\n"),
+    "an address": ("['fast @ URL/files/fast-1-py3-none-any.whl']", ""),
+}
+PASSWORD = "tr0ub4dor-and-3-horses"
+PLANTED = (PASSWORD.encode(), base64.b64encode(f"reader:{PASSWORD}".encode()))
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An index, a page and a file that one user may read."""
+    web = tmp_path_factory.mktemp("private")
+    write_index(web / "index", write_wheel(web / "files", "core", "1"))
+    for name in ("knn", "fast"):
+        write_wheel(web / "files", name, "1")
+    (web / "page.html").write_text('<a href="files/knn-1-py3-none-any.whl">knn</a>')
+    with guarded(web, PLANTED[1]) as url:
+        yield url.rstrip("/")
+
+
+def log_in(
+    place: Place, private: str, password: str, monkeypatch: pytest.MonkeyPatch, *, by_home: bool = True
+) -> None:
+    home = place.path.parent / "home"
+    home.mkdir()
+    monkeypatch.delenv("NETRC", raising=False)
+    host = private.partition("//")[2].partition(":")[0]
+    (home / ".netrc").write_text(f"machine {host} login reader password {password}\n")
+    (home / ".netrc").chmod(0o600)
+    if by_home:
+        monkeypatch.setenv("HOME", str(home))
+    else:
+        monkeypatch.setenv("NETRC", str(home / ".netrc"))
+
+
+@pytest.mark.parametrize("case", PRIVATE)
+def test_a_login_of_netrc_opens_the_recipes_own_sources_and_is_kept_nowhere(
+    place: Place, private: str, case: str, monkeypatch: pytest.MonkeyPatch
+):
+    log_in(place, private, PASSWORD, monkeypatch, by_home=case != "an index")
+    packages, more = (text.replace("URL", private) for text in PRIVATE[case])
+    place.path.write_text(RECIPE.replace('["numpy>=2"]', packages) + more)
+    code, out, err = place.run("lock", place.path, "-vv")
+    assert code == 0, err
+    name = {"an index": "core", "a page": "knn", "an address": "fast"}[case]
+    (wheel,) = (wheel for wheel in place.lock.wheels if wheel.name == name)
+    # A build on another machine fetches it with that machine's login.
+    Store(place.path.parent / "cache").artifact(wheel.sha256).unlink(missing_ok=True)
+    code, vendored, shown = place.run("cache", "vendor", place.path, place.path.parent / "vendored", "-vv")
+    assert code == 0, shown
+    printed = f"{out}{err}{vendored}{shown}".encode()
+    assert [secret for secret in PLANTED if secret in printed] == []
+    files = (path for path in place.path.parent.rglob("*") if path.is_file() and path.name != ".netrc")
+    assert [path for path in files if any(secret in path.read_bytes() for secret in PLANTED)] == []
+
+
+@pytest.mark.parametrize("case", PRIVATE)
+def test_a_login_that_is_refused_is_said_with_its_place(
+    place: Place, private: str, case: str, monkeypatch: pytest.MonkeyPatch
+):
+    log_in(place, private, "wrong-password", monkeypatch)
+    before = place.file.read_bytes()
+    packages, more = (text.replace("URL", private) for text in PRIVATE[case])
+    place.path.write_text(RECIPE.replace('["numpy>=2"]', packages) + more)
+    code, out, _ = place.run("lock", place.path, "--json")
+    assert (code, place.file.read_bytes()) == (5, before)
+    (finding,) = (one for one in json.loads(out)["findings"] if one["severity"] == "error")
+    assert f"{place.path}:{6 if case == 'an address' else 8}:" in finding["message"]
+    assert "401" in finding["message"]
+    assert "~/.netrc" in finding["hint"]
+    assert "wrong-password" not in out
 
 
 def test_check_says_which_packages_a_job_compiles(place: Place):

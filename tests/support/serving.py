@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,21 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
 def served(folder: Path) -> Iterator[str]:
     """Serve a folder as `python -m http.server` does, which never sends a part of a file. Gives its address."""
     with serving(functools.partial(Folder, directory=str(folder))) as host:
+        yield f"http://{host}/"
+
+
+@contextlib.contextmanager
+def guarded(folder: Path, basic: bytes) -> Iterator[str]:
+    """Serve a folder to those who send this user and password, encoded. Gives its address."""
+
+    class Handler(Folder):
+        def send_head(self) -> Any:
+            if self.headers.get("Authorization", "").encode() == b"Basic " + basic:
+                return super().send_head()
+            self.reply(401, b"", {"WWW-Authenticate": 'Basic realm="index"'})
+            return None
+
+    with serving(functools.partial(Handler, directory=str(folder))) as host:
         yield f"http://{host}/"
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import Store, sha256_bytes
+from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.model import Artifact, Chosen, Lock, LockedKernel
 from envbuilder.sources.names import Sources
+from envbuilder.verify import examine_locked
 from envbuilder.verify.audit.linked import TorchSymbols
 from envbuilder.verify.wheels import WheelTarget, judge, judge_wheels, open_wheel
 from tests.support.elves import gpu_library, library
@@ -152,6 +154,21 @@ class Bench:
             kind="wheel", name=name, version=made.version, sha256=sha256_bytes(content), size=len(content), source="pypi", path=f"{name}/{path.name}",
         )  # fmt: skip
 
+    def kernel(self, module: bytes) -> LockedKernel:
+        """Return a kernel of the hub whose files are in the cache."""
+        top, files = f"team/relu/resolve/{'0' * 40}/build/torch213-cpu", []
+        for name, content in {"__init__.py": b"from . import _relu\n", "_relu.abi3.so": module}.items():
+            (self.folder / name).write_bytes(content)
+            digest = sha256_bytes(content)
+            self.context.store.add_artifact(digest, self.folder / name)
+            files.append(
+                Artifact(
+                    kind="kernel", name="team.relu", version="0" * 40, sha256=digest, size=len(content), source="hub",
+                    path=f"{top}/{name}",
+                )
+            )  # fmt: skip
+        return LockedKernel(name="team/relu", revision="0" * 40, variant="torch213-cpu", files=tuple(files))
+
     def judge(self, *wheels: Artifact) -> None:
         judge_wheels(make_task(self.recipe, self.context), self.lock(wheels))
 
@@ -177,18 +194,7 @@ def test_a_wheel_that_cannot_load_refuses_the_lock(tmp_path: Path):
 def test_a_kernel_of_the_hub_is_judged_as_a_wheel(tmp_path: Path, module: bytes, fits: bool):
     bench = Bench(tmp_path)
     torch = bench.wheel("torch", C10)
-    top, files = f"team/relu/resolve/{'0' * 40}/build/torch213-cpu", []
-    for name, content in {"__init__.py": b"from . import _relu\n", "_relu.abi3.so": module}.items():
-        (tmp_path / name).write_bytes(content)
-        digest = sha256_bytes(content)
-        bench.context.store.add_artifact(digest, tmp_path / name)
-        files.append(
-            Artifact(
-                kind="kernel", name="team.relu", version="0" * 40, sha256=digest, size=len(content), source="hub",
-                path=f"{top}/{name}",
-            )
-        )  # fmt: skip
-    kernel = LockedKernel(name="team/relu", revision="0" * 40, variant="torch213-cpu", files=tuple(files))
+    kernel = bench.kernel(module)
     lock = replace(bench.lock((torch,)), kernels=(kernel,))
     if fits:
         judge_wheels(make_task(bench.recipe, bench.context), lock)
@@ -292,6 +298,55 @@ def test_a_wheel_that_nobody_gives_is_a_warning(tmp_path: Path, caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         bench.judge(torch, view)
     assert f"view-1-{TAG}.whl is not judged" in caplog.text
+
+
+# What `check` says of the wheels in the cache
+
+
+def examined(bench: Bench, lock: Lock) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+    store, console = bench.context.store, Console(quiet=True)
+    verdicts = examine_locked(bench.recipe, lock, store=store, runner=bench.context.runner, console=console)
+    return [finding.message for finding in verdicts.findings], verdicts.absent, verdicts.in_part
+
+
+def test_wheels_of_the_cache_are_examined_and_others_are_named(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch, plain = bench.wheel("torch", C10), bench.wheel("numpy", {"numpy.abi3.so": FITS})
+    view = bench.wheel("view", {"view.abi3.so": OTHER}, "torch>=2")
+    lock = bench.lock((plain, torch, view))
+    assert examined(bench, lock) == ([], ("view",), ())
+    bench.context.fetcher.fetch((view, plain))
+    assert examined(bench, lock) == ([], (), ("view",)), "nothing is fetched to compare it with"
+    bench.context.fetcher.fetch((torch,))
+    wrong = [f"`import view` fails: torch 2.13.0+cpu does not define `{GONE}`"]
+    assert examined(bench, lock) == (wrong, (), ())
+    for wheel in (torch, view):  # the verdict is kept, so no file is read again
+        bench.context.store.artifact(wheel.sha256).write_bytes(b"")
+    assert examined(bench, lock) == (wrong, (), ())
+
+
+def test_a_damaged_wheel_of_the_cache_is_named_as_not_judged(tmp_path: Path):
+    bench = Bench(tmp_path)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": FITS}, "torch>=2")
+    bench.context.fetcher.fetch((torch, view))
+    bench.context.store.artifact(view.sha256).write_bytes(b"damaged")
+    assert examined(bench, bench.lock((torch, view))) == ([], ("view",), ())
+
+
+def test_kernels_and_the_nccl_of_the_cache_are_examined(tmp_path: Path):
+    bench = Bench(tmp_path)
+    bench.recipe = replace(bench.recipe, cuda="12.8", gpus=("A100",), pytorch="2.8.0", nccl_version="2.21.5")
+    linked = library(soname="libtorch_cuda.so", needed=("libnccl.so.2",), undefined=("ncclCommShrink",))
+    torch = bench.wheel("torch", {**C10, "torch/lib/libtorch_cuda.so": linked})
+    nccl = bench.wheel("nvidia_nccl_cu12", {"nvidia/nccl/lib/libnccl.so.2": library(soname="libnccl.so.2")})
+    nccl = replace(nccl, name="nvidia-nccl-cu12")
+    lock = replace(bench.lock((nccl, torch)), kernels=(bench.kernel(OTHER),))
+    assert examined(bench, lock) == ([], ("nvidia-nccl-cu12",), ("team/relu",))
+    bench.context.fetcher.fetch((torch, nccl))
+    assert [message.partition(": ")[0] for message in examined(bench, lock)[0]] == [
+        "`import relu` fails",
+        "`import torch` fails",
+    ]
 
 
 def test_a_damaged_module_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -33,6 +33,7 @@ from envbuilder.core.places import Mistakes, load_text
 from envbuilder.core.plain import pasted
 from envbuilder.core.processor import X86_64
 from envbuilder.core.spelling import nearest
+from envbuilder.lock.candidates import TORCH
 from envbuilder.lock.changes import diff_locks
 from envbuilder.lock.file import MOST, lock_path, lock_text
 from envbuilder.lock.model import (
@@ -59,7 +60,7 @@ from envbuilder.lock.resolve.debs import (
     upgrade_debs,
 )
 from envbuilder.lock.resolve.extensions import lock_extensions, lock_warm, store_sources
-from envbuilder.lock.resolve.held import TORCH, is_met
+from envbuilder.lock.resolve.held import is_met
 from envbuilder.lock.resolve.hub import lock_kernels
 from envbuilder.lock.resolve.mend import LOST, read_old, without_lost
 from envbuilder.lock.resolve.project_metadata import (

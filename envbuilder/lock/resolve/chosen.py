@@ -24,9 +24,10 @@ from envbuilder.compat.tables.cuda import CudaPackage, capabilities
 from envbuilder.core.budget import parse_json
 from envbuilder.core.errors import EnvbuilderError, FetchError, IncompatibleError
 from envbuilder.core.findings import Finding
+from envbuilder.lock.candidates import TORCH
 from envbuilder.lock.model import Chosen, Lock, recipe_inputs
 from envbuilder.lock.resolve.context import Task
-from envbuilder.lock.resolve.held import TORCH, applies
+from envbuilder.lock.resolve.held import applies
 from envbuilder.lock.resolve.sdists import SUFFIXES, open_index, sdist_version
 from envbuilder.lock.resolve.uv_files import target_tags
 from envbuilder.recipe.extension import Extension

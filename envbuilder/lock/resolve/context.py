@@ -28,7 +28,8 @@ from envbuilder.sources.names import Sources, Wanted, probe_sources
 if TYPE_CHECKING:
     from envbuilder.registry.client import Client
 
-Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows a download: what, how many bytes
+# Shows what is done, and for a download of how many bytes.
+Transfer = Callable[[str, int | None], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

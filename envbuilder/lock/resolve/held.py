@@ -1,27 +1,22 @@
 """Say what holds a package back: which requirement excludes its newest release that fits the target."""
 
-import contextlib
 import email
-import json
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder.core.archive import DAMAGED_ZIP, BoundedZip
-from envbuilder.core.cache import read_proved, save_proved, sha256_text
 from envbuilder.core.errors import FetchError
 from envbuilder.core.processor import Processor
+from envbuilder.lock.candidates import TORCH, keep_requirements, known_requirements, parse_all
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.sdists import open_index
 from envbuilder.sources.http import PAGE
-
-TORCH: Final = "torch"  # what it holds back fits it, and is not said
 
 Requires = Callable[[Artifact], tuple[Requirement, ...]]
 
@@ -139,9 +134,8 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
     Raises FetchError.
     """
     stored = context.store.artifact(package.sha256)
-    proof = context.store.proof(sha256_text(f"what the wheel {package.sha256} requires"))
-    with contextlib.suppress(OSError, ValueError):
-        return tuple(parse_all(json.loads(read_proved(proof))))
+    if (known := known_requirements(package, context.store)) is not None:
+        return known
     try:
         with (
             BoundedZip(stored)
@@ -152,7 +146,7 @@ def read_requirements(package: Artifact, context: ResolveContext) -> tuple[Requi
     except (*DAMAGED_ZIP, OSError) as error:
         why = f"`{package.filename}` of the index is no wheel that can be read: {error}"
         raise FetchError(why) from error
-    save_proved(proof, json.dumps(list(map(str, texts))))
+    keep_requirements(package, context.store, map(str, texts))
     return tuple(parse_all(map(str, texts)))
 
 
@@ -164,12 +158,3 @@ def read_metadata(wheel: zipfile.ZipFile) -> bytes:
     if wheel.getinfo(name).file_size > PAGE:
         raise ValueError(f"its metadata has more than {PAGE} bytes")
     return wheel.read(name)
-
-
-def parse_all(texts: Iterable[str]) -> Iterator[Requirement]:
-    """Yield the requirements. Those of old packages that no standard knows are left out."""
-    for text in texts:
-        try:
-            yield Requirement(text)
-        except InvalidRequirement:
-            continue

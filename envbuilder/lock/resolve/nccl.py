@@ -7,9 +7,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.core.errors import FetchError, IncompatibleError
+from envbuilder.lock.candidates import TORCH
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import Task
-from envbuilder.lock.resolve.held import TORCH, read_requirements
+from envbuilder.lock.resolve.held import read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts
 from envbuilder.lock.resolve.uv_files import Question
 from envbuilder.lock.resolve.uv_resolver import Uv

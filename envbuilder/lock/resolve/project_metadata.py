@@ -29,9 +29,10 @@ from envbuilder.core.budget import ARCHIVE_SPARE, MEMBER, most_unpacked, need_wi
 from envbuilder.core.errors import BuildError, IncompatibleError, blaming_content
 from envbuilder.core.places import shown
 from envbuilder.core.processor import Processor
+from envbuilder.lock.candidates import TORCH, parse_all
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
-from envbuilder.lock.resolve.held import TORCH, applies, is_met, parse_all
+from envbuilder.lock.resolve.held import applies, is_met
 from envbuilder.lock.source_files import open_source
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe

@@ -16,9 +16,10 @@ from packaging.version import Version
 from envbuilder.compat.context import load_tables
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.processor import Processor
+from envbuilder.lock.candidates import TORCH, parse_all
 from envbuilder.lock.model import Artifact, Artifacts
-from envbuilder.lock.resolve.context import ResolveContext, Task
-from envbuilder.lock.resolve.held import TORCH, Choice, parse_all, read_requirements
+from envbuilder.lock.resolve.context import Task
+from envbuilder.lock.resolve.held import Choice, read_requirements
 from envbuilder.lock.resolve.sdists import SdistFacts, find_sdist, read_sdist
 from envbuilder.lock.resolve.uv_files import (
     ANNOTATED,
@@ -36,6 +37,7 @@ from envbuilder.lock.resolve.uv_files import (
     write_python,
     write_question,
 )
+from envbuilder.recipe.wheel_sources import WheelIndex
 from envbuilder.sources.fetch import NETWORK_HINT, deadline
 from envbuilder.sources.http.reachable import silent
 from envbuilder.sources.names import Sources
@@ -197,7 +199,7 @@ class Uv:
                         continue
                     attempt = attempts.pop(0)
                     if attempt is question or not _is_unsolvable(error):
-                        _need_access(question, sources, error, context)
+                        self._need_access(question, sources, error)
                         raise self._refused(question, error) from error
             yield work, local
 
@@ -217,19 +219,35 @@ class Uv:
             self.facts[name, version] = SdistFacts(builds_with=(), requires=(), extras=(), python="")
         return True
 
+    def _places(self, question: Question) -> list[tuple[WheelIndex, str]]:
+        """Return the recipe's indexes, each with its line."""
+        place = self.task.recipe.place
+        return [(index, place(f"$.indexes[{at}]")) for at, index in enumerate(question.indexes)]
+
+    def _need_readable(self, question: Question, output: str) -> None:
+        """Raise FetchError if what a program or a request says is about an index of the recipe."""
+        for index, where in self._places(question):
+            if index.place in output:
+                hint = "check its address and the network; a login belongs in `~/.netrc` (mode 0600)"
+                raise FetchError(f"{where}: the index `{index.name}` cannot be read\n{output}", hint=hint)
+
+    def _need_access(self, question: Question, sources: Sources, error: CommandError) -> None:
+        """Raise FetchError if uv found no package because an index refused access; uv does not report that."""
+        places = _asked(question, sources)
+        names = dict.fromkeys(name or other for name, other in _NOT_FOUND.findall(error.message))
+        try:
+            self.context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
+        except FetchError as failure:
+            self._need_readable(question, failure.message)
+            output = error.message.partition("\n")[2]
+            raise FetchError(f"{failure.message}\n{output}", hint=failure.hint) from error
+
     def _refused(self, question: Question, error: CommandError) -> IncompatibleError | FetchError:
         """Return the error to raise, in terms of the recipe, with uv's message below the reason."""
         output = error.message.partition("\n")[2].replace(f"{NAME} depends on", "you require")
-        places = [
-            (index, self.task.recipe.place(f"$.indexes[{at}]")) for at, index in enumerate(question.indexes)
-        ]
+        places = self._places(question)
         if not _is_unsolvable(error):
-            for index, where in places:
-                if index.place in output:
-                    hint = "check its address and the network; a login belongs in `~/.netrc` (mode 0600)"
-                    return FetchError(
-                        f"{where}: the index `{index.name}` cannot be read\n{output}", hint=hint
-                    )
+            self._need_readable(question, output)
             return FetchError(f"could not read the package index\n{output}", hint=NETWORK_HINT)
         asked = [Requirement(text) for text in question.requirements]
         missing = [name for match in _MISSING.finditer(output) for name in filter(None, match.groups())]
@@ -262,17 +280,6 @@ class Uv:
             with contextlib.suppress(FetchError, IncompatibleError):
                 (newest,) = self.ask_alone(question, missing[1])
                 yield f"the newest {newest.name} for Python {question.python} is {newest.version.partition('+')[0]}"
-
-
-def _need_access(question: Question, sources: Sources, error: CommandError, context: ResolveContext) -> None:
-    """Raise FetchError if uv found no package because an index refused access; uv does not report that."""
-    places = _asked(question, sources)
-    names = dict.fromkeys(name or other for name, other in _NOT_FOUND.findall(error.message))
-    try:
-        context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
-    except FetchError as failure:
-        output = error.message.partition("\n")[2]
-        raise FetchError(f"{failure.message}\n{output}", hint=failure.hint) from error
 
 
 def _asked(question: Question, sources: Sources) -> tuple[str, ...]:

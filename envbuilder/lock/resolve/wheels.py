@@ -17,9 +17,10 @@ from envbuilder.compat.tables.torch import COMPANIONS, CPU, cuda_of, index_build
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError
 from envbuilder.core.findings import Finding
 from envbuilder.core.spelling import nearest
+from envbuilder.lock.candidates import TORCH, parse_all
 from envbuilder.lock.model import Artifact, Artifacts, LockedBuild
 from envbuilder.lock.resolve.context import Target, Task
-from envbuilder.lock.resolve.held import TORCH, Choice, held_back, parse_all
+from envbuilder.lock.resolve.held import Choice, held_back
 from envbuilder.lock.resolve.nccl import nccl_package, take_nccl
 from envbuilder.lock.resolve.placed_wheels import lock_placed
 from envbuilder.lock.resolve.project_metadata import ProjectMetadata
