@@ -266,6 +266,8 @@ class CudaPackage:
 
     package: Line
     project: Line  # owner/name on GitHub, or the address of a repository
+    folder: Line = ""
+    imports: Line = ""
     index: Literal["wheels", "own", "nothing", "other"]
     there: Line = ""
     pages: tuple[Line, ...] = ()
@@ -279,6 +281,11 @@ class CudaPackage:
     @property
     def repository(self) -> str:
         return self.project if "://" in self.project else f"https://github.com/{self.project}"
+
+    @property
+    def module(self) -> str:
+        """Return what Python imports, which is the name of an extension for it."""
+        return self.imports or self.package.replace("-", "_")
 
     @property
     def wrong(self) -> str:
@@ -318,10 +325,10 @@ class CudaPackage:
         ]
         if self.releases:
             ways.append(f"`{self.package} @ ADDRESS` takes a wheel of {self.repository}/releases")
-        name = self.package.replace("-", "_")
         if self.wrong:
+            path = f", path: {self.folder}" if self.folder else ""
             ways.append(
-                f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT}}]` compiles it"
+                f"`extensions: [{{name: {self.module}, git: {self.repository}, commit: COMMIT{path}}}]` compiles it"
             )
         return "; ".join((*([self.says] if self.says else []), *ways))
 
