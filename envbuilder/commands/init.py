@@ -45,6 +45,8 @@ def init(
     ] = None,
     wanted: Annotated[list[str] | None, typer.Option("--with", metavar="NAME",
         help="a group or an extra beside what a lock installs by itself, or another environment of pixi; may be repeated")] = None,
+    meanings: Annotated[list[str] | None, typer.Option("--meaning", metavar="NAME=MEANING",
+        help="of a name that PyPI gives another meaning, such as apex: source, wheel, pypi or none; may be repeated")] = None,
     live: Annotated[Path | None, typer.Option("--from-env", metavar="PREFIX",
         help="an environment of pip, uv or conda that is installed: its folder or its Python; nothing of it runs")] = None,
     from_machine: Annotated[
@@ -63,7 +65,7 @@ def init(
     if not example:
         sources = RecipeSources(
             projects=tuple(projects or ()), machine=from_machine, gpus=tuple(gpus or ()), wanted=tuple(wanted or ()), live=live,
-            is_base=not without_image,
+            is_base=not without_image, meanings=tuple(meanings or ()),
             versions={"pytorch": pytorch, "python": python},
         )  # fmt: skip
         is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json
@@ -73,7 +75,7 @@ def init(
         )  # fmt: skip
         text, reached = "\n".join((as_text(recipe), *describe_layout(recipe))), "checked"
     else:
-        if new or projects or live or wanted or from_machine or gpus or pytorch or python:
+        if new or projects or live or wanted or meanings or from_machine or gpus or pytorch or python:
             hint = f"`envbuilder init --example {example}`, then edit the recipe"
             raise UsageError("`--example` takes neither a name nor pins", hint=hint)
         recipe, findings, reached = copy_example(example, recipes), (), "locked"

@@ -69,8 +69,9 @@ def lock(
     )
     is_stale = check and bool(changes)
     if is_stale:
+        places = "1 place" if len(changes) == 1 else f"{len(changes)} places"
         stale = Finding(
-            code=LockError.code, where=name, message=f"the lock would change in {len(changes)} places",
+            code=LockError.code, where=name, message=f"the lock would change in {places}",
             hint="the same command without `--check` changes it",
         )  # fmt: skip
         findings += (stale,)

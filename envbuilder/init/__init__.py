@@ -41,6 +41,7 @@ from envbuilder.init.image_files import read_definition, read_dockerfile, read_s
 from envbuilder.init.indexes import take_indexes
 from envbuilder.init.live import read_live
 from envbuilder.init.locks import read_lock
+from envbuilder.init.meanings import settle_meanings
 from envbuilder.init.pip import read_requirements
 from envbuilder.init.project import (
     check_submodules,
@@ -308,6 +309,7 @@ class RecipeSources:
     is_base: bool = True  # whether the recipe is built on an image that is named
     live: Path | None = None  # an environment that is installed, or its Python
     wanted: tuple[str, ...] = ()  # groups, extras, and environments of pixi
+    meanings: tuple[str, ...] = ()  # of names that the package index gives another one: apex=source
     versions: Mapping[str, str]  # of pytorch and python; "" where none was given
 
 
@@ -361,6 +363,7 @@ def write_recipe(
             "without a terminal, `init` requires `--gpu MODEL`, such as A100, or `--gpu none`",
             hint=f"{shlex.join(('envbuilder', *typed))} --gpu MODEL",
         )
+    settle_meanings(requests, sources.meanings, runner, ask=ask, report=report)
     live = (str(sources.live),) if sources.live else ()
     return make(name, recipes, requests, (*([_HERE] if sources.machine else []), *live, *sources.projects))
 

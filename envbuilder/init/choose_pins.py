@@ -225,7 +225,8 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
 def _drop_extensions(requests: Requests) -> None:
     """Request what is an extension once: not as a package too."""
     for name in (name for name, each in requests.extensions.items() if each.form is Form.PROJECT):
-        if replaced := requests.packages.pop(canonicalize_name(name), None):
+        key = canonicalize_name(name)
+        if replaced := requests.packages.pop(key, None) or requests.misnamed.pop(key, None):
             requests.note(replaced.where, f"`{name}` of `extensions` stands for `{replaced.text}`")
 
 

@@ -9,6 +9,7 @@ from envbuilder.core.places import shown
 from envbuilder.core.plain import GIVE_BY
 from envbuilder.core.text.redact import without_credentials
 from envbuilder.init.build_tools import requirement_name
+from envbuilder.init.meanings import choices_of
 from envbuilder.init.requests import CONFIGURED, Requests
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.packages import build_of
@@ -23,15 +24,15 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
 
     A name that is another project's on the package index is left out unless a page has it.
     """
-    table, wanted = load_cuda_packages(), {*requests.packages, *requests.misnamed}
+    table, wanted = load_cuda_packages(), requests.packages | requests.misnamed
     indexes: dict[str, WheelIndex] = {}
-    listed: set[str] = set()
+    listed = set(requests.by_lock)
     strange = _take_homes(requests, indexes)
     listed.update(name for index in indexes.values() for name in index.packages)
     for option, address, where in requests.indexes:
         if any(address in (index.url, index.find_links) for index in indexes.values()):
             continue
-        rows = [row for row in table.rows if row.package in wanted - listed and row.is_at(address)]
+        rows = [row for row in table.rows if row.package in wanted.keys() - listed and row.is_at(address)]
         names = tuple(row.package for row in rows if _is_for(row, address, recipe))
         key = "find_links" if option == "--find-links" else "url"
         if names and option != "--index-url" and re.fullmatch(ADDRESS, address):
@@ -45,9 +46,12 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
         hint = f"`indexes: [{entry}]` takes the packages that it names from there"
         requests.leave(where, f"{option} {address}", why if others else CONFIGURED, hint=hint)
     for name, request in requests.misnamed.items():
-        if name not in listed:
-            row, build = table.by_name[name], build_of(recipe.cuda)
-            requests.leave(request.where, request.text, row.wrong, hint=row.advice(recipe.pytorch, build))
+        if name not in listed | strange:
+            row, answers = table.by_name[name], "|".join(choices_of(name, requests))
+            hint = (
+                f"{row.advice(recipe.pytorch, build_of(recipe.cuda))}; `--meaning {name}={answers}` decides"
+            )
+            requests.leave(request.where, request.text, row.wrong, hint=hint)
     for name, request in requests.packages.items():
         built = _BUILT_FOR.search(name)
         if built and recipe.cuda and built[1] != recipe.cuda.partition(".")[0]:
@@ -62,21 +66,21 @@ def take_indexes(recipe: Recipe, requests: Requests) -> Recipe:
 
 def _take_homes(requests: Requests, indexes: dict[str, WheelIndex]) -> set[str]:
     """Add the indexes that files name for single packages. Return the packages of those that a recipe cannot name."""
-    strange = set[str]()
+    strange, wanted = set[str](), requests.packages | requests.misnamed
     for name, (given, where) in requests.homes.items():
         address = without_credentials(given)
         if name in TORCHES:
             requests.leave(where, f"{address} of {name}", "PyTorch's own index has the builds")
-        elif name in requests.packages and re.fullmatch(ADDRESS, address):
+        elif name in wanted and re.fullmatch(ADDRESS, address):
             if address != given:
                 requests.note(where, f"{shown(address)} is taken without its password or token", hint=GIVE_BY)
             known = next((index for index in indexes.values() if index.url == address), None)
             key = known.name if known else _free_name(address, indexes)
             names = (*(known.packages if known else ()), name)
             indexes[key] = WheelIndex(name=key, packages=names, url=address)
-        elif name in requests.packages:
+        elif name in wanted:
             why = f"it comes from {shown(address)}, which is not https://HOST/PATH"
-            requests.leave(where, requests.packages[name].text, why)
+            requests.leave(where, wanted[name].text, why)
             strange.add(name)
     return strange
 

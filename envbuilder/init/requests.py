@@ -115,6 +115,7 @@ class Requests:
     homes: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → the one index of it, where
     # Packages whose name on the package index is another project's.
     misnamed: dict[str, Request] = field(default_factory=dict)
+    by_lock: set[str] = field(default_factory=set)  # those of which `lock` takes a wheel of their project
     left: list[Finding] = field(default_factory=list)
     said: set[Finding] = field(default_factory=set)  # those of `left`
     # The project's folder: a stranger's files must not name others, whose lines `left` would show.

@@ -20,7 +20,7 @@ from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import PROVENANCE, SBOM
-from envbuilder.plan.model import CONDA_PREFIX, CondaStep, OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.plan.model import CondaStep, OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.plan.sbom import (
     License,
     conda_license,
@@ -31,6 +31,7 @@ from envbuilder.plan.sbom import (
     purl,
     wheel_license,
 )
+from envbuilder.recipe.channels import CONDA_PREFIX
 from envbuilder.sources.installed import DPKG, read_dpkg
 
 BUILD_TYPE: Final = "urn:envbuilder:layers:1"

@@ -26,7 +26,6 @@ from envbuilder.lock.model import Artifact, Lock, LockedBuild, needs_toolkit
 from envbuilder.plan import shell
 from envbuilder.plan.extension import is_linked, is_of_torch
 from envbuilder.plan.model import (
-    CONDA_PREFIX,
     DRIVER_PARTS,
     ENV_PREFIX,
     GPUS,
@@ -37,6 +36,7 @@ from envbuilder.plan.model import (
     OWN,
     PLAN_LABEL,
     RECIPE_LABEL,
+    SEEN_BY_CONDA,
     SITE_PACKAGES,
     SYSTEM_PATH,
     TITLE,
@@ -55,6 +55,7 @@ from envbuilder.plan.model import (
     WheelStep,
 )
 from envbuilder.plan.program import PACKAGES
+from envbuilder.recipe.channels import CONDA_BIN, CONDA_PREFIX
 from envbuilder.recipe.fields import expand_own
 from envbuilder.recipe.model import AUTO, Recipe
 
@@ -170,6 +171,8 @@ def make(
     inside = lock.base.inside if lock.base else None
     if recipe.keeps_torch and inside and (torch := inside.torch(recipe.python)):
         start = (*start, *_image_files(torch, recipe.python))
+    if any(package.name == "python" and recipe.is_seen_by(package.version) for package in lock.conda):
+        start = (*start, _seen_by_conda(recipe.python))
     standalone = InterpreterStep(python=recipe.python, archive=lock.interpreter) if lock.interpreter else None
     program = standalone.program if standalone else _image_python(recipe, lock)
 
@@ -263,6 +266,21 @@ def _image_files(torch: Fact, python: str) -> _Files:
     return (f"{site}/image.pth", f"{posixpath.dirname(torch.path)}\n"), ("opt/env/bin/torchrun", program)
 
 
+def _seen_by_conda(python: str) -> tuple[str, str]:
+    """Return the file by which a Python of conda sees the environment's packages, before its own.
+
+    A Python of the same minor version loads them. Which libstdc++ a process has, its first user decides, and torch's run path leads
+    to the system's, which is older than what packages of conda need. So conda's is loaded before.
+    """
+    prefix, site = CONDA_PREFIX, SITE_PACKAGES.format(python=python)
+    own, library = f"{prefix}/lib/python{python}/site-packages", f"{prefix}/lib/libstdc++.so.6"
+    lines = (
+        f"import site, sys; {own!r} in sys.path and sys.path.remove({own!r}); site.addsitedir({site!r}); sys.path.append({own!r})",
+        f"import os; os.path.exists({library!r}) and __import__('ctypes').CDLL({library!r})",
+    )
+    return f"{own[1:]}/{SEEN_BY_CONDA}", "".join(f"{line}\n" for line in lines)
+
+
 def _image_python(recipe: Recipe, lock: Lock) -> str:
     """Return the path of the image's own Python if it is used and has an unusual path, otherwise ""."""
     python = lock.base.inside.python(recipe.python) if lock.base else None
@@ -286,7 +304,7 @@ def _environment(recipe: Recipe, inside: Base | None, *, has_cuda: bool) -> tupl
         *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
         path,
         *(
-            [f"{CONDA_PREFIX}/bin"] if recipe.conda.packages else []
+            [CONDA_BIN] if recipe.conda.packages else []
         ),  # the last: it brings tools of its own that others need not find
     ]
     fixed = below | {"PATH": ":".join(search)}

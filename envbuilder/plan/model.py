@@ -31,16 +31,19 @@ from envbuilder.lock.model import (
 )
 from envbuilder.plan.extension import PREFIX, PYTHON, Ground, extension_lines, join_program, root_of
 from envbuilder.plan.program import BASE, OUTSIDE, PACKAGES, PROGRAMS, Program, spec_text
+from envbuilder.recipe.channels import CONDA_PREFIX
 
 ENV_PREFIX: Final = PREFIX
 STANDALONE_PREFIX: Final = "/opt/python"
-CONDA_PREFIX: Final = "/opt/conda-env"  # not /opt/conda, which images have
 OWN: Final = "/opt/envbuilder"
 KERNELS: Final = f"{OWN}/kernels"  # of the hub
 LIB: Final = f"{OWN}/lib"
 # In whose files the programs of `warm` run.
 WARM_ROOT: Final = ("os", "interpreter", "python", PACKAGES, "cuda", "extensions")
 SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
+SEEN_BY_CONDA: Final = (
+    "environment.pth"  # in the site-packages of conda's Python: by it, that sees those of the environment
+)
 # Container runtimes read these from the image's config and give GPUs and the driver's libraries. docs/evidence/gpus.md says which do.
 GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_PARTS: Final = "NVIDIA_DRIVER_CAPABILITIES"

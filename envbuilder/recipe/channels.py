@@ -45,6 +45,8 @@ class Conda:
 
 
 NO_CONDA: Final = Conda()
+CONDA_PREFIX: Final = "/opt/conda-env"  # not /opt/conda, which images have
+CONDA_BIN: Final = f"{CONDA_PREFIX}/bin"
 
 
 def source_of(channel: str) -> str:

@@ -20,9 +20,9 @@ from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, FieldRule, Flag, Line, Mistake, RawRule, Shape
 from envbuilder.core.places import Unquoted
 from envbuilder.core.processor import PROCESSORS, X86_64, Processor, processor_for
-from envbuilder.recipe.channels import NO_CONDA, Conda, check_conda
+from envbuilder.recipe.channels import CONDA_BIN, NO_CONDA, Conda, check_conda
 from envbuilder.recipe.extension import OPTIONS, Extension, check_extension, check_extensions
-from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables, check_command
+from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables, check_command, expand_own
 from envbuilder.recipe.packages import IMAGE_TORCH, NO_TORCH, Hashed, OtherPins, Packages
 from envbuilder.recipe.repository import Repositories, Repository, RepositoryFile
 from envbuilder.recipe.warm import NO_WARM, Warm, WarmKey
@@ -40,6 +40,7 @@ NAME: Final = Shape(
     hint="the name of the recipe is also the name of its image",
 )
 AUTO: Final = "auto"
+_ENV_BIN: Final = "/opt/env/bin"
 WANTS_TORCH: Final = 'name a version, such as `pytorch: "2.6.0"`'
 # The form of each key's text, or of each item of its list. A key that is not here takes any line of text.
 SHAPES: Final = {
@@ -311,6 +312,16 @@ class Recipe:
     def digest(self) -> Sha256:
         """The digest of the values that decide a build, so without summary, tests, places and notes."""
         return sha256_text(self.canonical())
+
+    @property
+    def starts_conda(self) -> bool:
+        """Return whether `python` starts that of conda's packages, whose folder then stands before the environment's in PATH."""
+        folders = expand_own("PATH", dict(self.env).get("PATH", ""), _ENV_BIN).split(":")
+        return CONDA_BIN in folders[: folders.index(_ENV_BIN) if _ENV_BIN in folders else None]
+
+    def is_seen_by(self, version: str) -> bool:
+        """Return whether `python` is conda's of this version, and loads what is compiled for the environment's."""
+        return self.starts_conda and version.startswith(f"{self.python}.")
 
     def canonical(self) -> str:
         """Return as JSON what decides a build. GPUs and apt names are sets; packages keep their order."""

@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from envbuilder import cli
-from envbuilder.core.cache import Store, sha256_bytes
+from envbuilder.core.cache import Store, sha256_bytes, sha256_file
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock
 from envbuilder.sources.names import Sources
@@ -125,6 +126,66 @@ def test_check_prints_what_an_edit_would_change_and_writes_nothing(place: Place)
     assert (code, answer["exit_code"]) == (4, 4)
     assert [one["code"] for one in answer["findings"] if one["severity"] == "error"] == ["EB400"]
     assert any("unrelated" in change for change in answer["data"]["changes"])
+
+
+# The locks of two other tools, with numpy in a version and the sha256 of its file.
+OTHERS = {
+    "uv.lock": """\
+version = 1
+[[package]]
+name = "mine"
+version = "0"
+source = {{ virtual = "." }}
+dependencies = [{{ name = "numpy" }}]
+[[package]]
+name = "numpy"
+version = "{version}"
+source = {{ registry = "https://pypi.org/simple" }}
+wheels = [{{ url = "numpy.whl", hash = "sha256:{sha256}" }}]
+""",
+    "poetry.lock": """\
+[[package]]
+name = "numpy"
+version = "{version}"
+groups = ["main"]
+files = [{{file = "numpy.whl", hash = "sha256:{sha256}"}}]
+[metadata]
+lock-version = "2.1"
+""",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_check_says_when_the_lock_of_another_tool_has_moved_on(name: str, place: Place, world: Sources):
+    files = Path(urlsplit(world.indexes[0]).path).parent
+    old, new = (
+        OTHERS[name].format(version=version, sha256=sha256_file(next(files.rglob(f"numpy-{version}-*.whl"))))
+        for version in ("2.2.0", "2.4.0")
+    )
+    other = place.path.with_name(name)
+    other.write_text(old)
+    place.path.write_text(RECIPE.replace('["numpy>=2"]', f"{{from: {name}}}"))
+    assert place.run("lock", place.path)[0] == 0
+    assert place.versions()["numpy"] == "2.2.0"
+    assert place.run("lock", place.path, "--check")[:2] == (0, f"the lock of {place.path} is up to date\n")
+
+    locked = place.file.read_bytes()
+    other.write_text(f"{old}# a comment\n")  # which moves nothing, and stops no build
+    code, out, err = place.run("lock", place.path, "--check")
+    assert (code, out.count("\n"), out.startswith(f"~ {name} sha256:")) == (4, 1, True)
+    assert "the lock would change in 1 place\n" in err
+    assert place.run("build", place.path, "--dry-run")[0] == 0
+
+    other.write_text(new)
+    code, out, err = place.run("lock", place.path, "--check")
+    _, moved_on, package = out.splitlines()
+    assert (code, moved_on.startswith(f"~ {name} sha256:"), package) == (4, True, "~ numpy 2.2.0 → 2.4.0")
+    assert "hint: the same command without `--check` changes it" in err
+    code, _, err = place.run("build", place.path)
+    assert (code, f"`{name}` moved on: ~ numpy 2.2.0 → 2.4.0" in err) == (4, True)
+    assert place.file.read_bytes() == locked
+    assert place.run("lock", place.path)[0] == 0
+    assert place.versions()["numpy"] == "2.4.0"
 
 
 @pytest.mark.parametrize(

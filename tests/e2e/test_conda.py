@@ -5,6 +5,7 @@
 
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,25 @@ import pytest
 
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import recipe_inputs
+from envbuilder.lock.model import Artifact, recipe_inputs
 from envbuilder.recipe.load import load
-from tests.support.conda_channel import NAME, SOURCE, CondaPackage, make_conda, write_channel
+from tests.support.conda_channel import (
+    NAME,
+    SOURCE,
+    CondaPackage,
+    lock_conda,
+    make_conda,
+    stand_in_python,
+    write_channel,
+)
+from tests.support.serving import served
+from tests.support.tiny import edit_tiny, make_tiny
 from tests.support.two_runners import inside, need_the_same
 from tests.support.workbench import (
+    CACHE,
     ENVBUILDER,
     NO_ENGINE,
+    ROOT,
     WITHOUT_NETWORK,
     Built,
     attempt,
@@ -124,6 +137,67 @@ def test_a_script_that_is_not_allowed_ends_the_build(built: Built, spacious: Pat
     ended = attempt(ENVBUILDER, "build", recipe, *options, env=NO_ENGINE)
     assert ended.returncode == 6
     assert "`allow_scripts: [hook]`" in ended.stderr
+
+
+TORCH = (
+    "filelock",
+    "fsspec",
+    "jinja2",
+    "markupsafe",
+    "mpmath",
+    "networkx",
+    "sympy",
+    "torch",
+    "typing-extensions",
+)
+SHARED = """\
+import sys, torch, numpy
+print(sys.prefix, torch.__file__, numpy.__file__)
+print(torch.from_numpy(numpy.arange(4.0)).sum().item(), torch.ones(2).numpy().sum())
+"""
+LOADED = """
+print(sorted({line.split()[-1] for line in open("/proc/self/maps") if "/libstdc++.so" in line}))
+"""
+
+
+def files_of(artifact: Artifact) -> dict[str, str | bytes]:
+    with zipfile.ZipFile(CACHE / "artifacts" / artifact.sha256[:2] / artifact.sha256) as wheel:
+        return {
+            f"lib/python3.11/site-packages/{name}": wheel.read(name)
+            for name in wheel.namelist()
+            if not name.endswith("/")
+        }
+
+
+def test_the_python_of_conda_imports_the_recipes_torch_beside_its_own_packages(spacious: Path):
+    """PyPI's torch and a compiled package of conda in one Python, whose libstdc++ is conda's though torch is imported first."""
+    numpy = next(wheel for wheel in load_lock(ROOT / "recipes/cpu.lock").wheels if wheel.name == "numpy")
+    more = 'conda: {channels: ["%s"], packages: [python=3.11, numpy, libstdcxx]}\n'
+    with served(spacious / "web") as url:
+        path, lock = make_tiny(spacious, "shared", TORCH, more=more % f"{url}{NAME}")
+        edit_tiny(path, "env: {WHICH: shared}", 'env: {PATH: "/opt/conda-env/bin:$PATH"}')
+        debs = spacious / "debs"
+        for deb in lock.debs:
+            if deb.name == "libstdc++6":
+                run("dpkg-deb", "--extract", CACHE / "artifacts" / deb.sha256[:2] / deb.sha256, debs)
+        library = next(debs.rglob("libstdc++.so.6")).resolve().read_bytes()
+        lock_conda(path, load_lock(path.with_suffix(".lock")), spacious / "web", (
+            CondaPackage(name="numpy", version=numpy.version, files=files_of(numpy), depends=("python 3.11.*",)),
+            CondaPackage(name="libstdcxx", files={"lib/libstdc++.so.6": library}),
+            stand_in_python(lock.debs),
+        ))  # fmt: skip
+    built = build(str(path), spacious / "out", "--runner", "sandbox", env=NO_ENGINE)
+    packages, library = "lib/python3.11/site-packages", "libstdc++.so.6"
+    assert inside(built, path, "python", "-c", SHARED + LOADED).splitlines() == [
+        f"/opt/conda-env /opt/env/{packages}/torch/__init__.py /opt/conda-env/{packages}/numpy/__init__.py",
+        "6.0 2.0",
+        f"['/opt/conda-env/lib/{library}']",
+    ]
+    by_path = f"import sys; sys.path.append('/opt/env/{packages}'); import torch{LOADED}"
+    assert "conda" not in inside(
+        built, path, "python", "-S", "-c", by_path
+    )  # so that a newer one could not follow
+    run(ENVBUILDER, "verify", path, "--artifacts", spacious / "out")
 
 
 ENVIRONMENT = """\

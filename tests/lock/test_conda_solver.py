@@ -19,7 +19,7 @@ from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, T
 from envbuilder.lock.changes import check_fresh, diff_locks, locked_packages
 from envbuilder.lock.file import load_lock, lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts, recipe_inputs
-from envbuilder.lock.resolve.conda_solver import resolve_conda
+from envbuilder.lock.resolve.conda_solver import resolve_conda, say_shared
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.channels import Conda
 from envbuilder.recipe.load import load
@@ -43,6 +43,8 @@ PACKAGES = (
     CondaPackage(name="tuned", version="1.0", depends=("__archspec 1 x86_64",)),
     CondaPackage(name="python", version="3.12.1"),
     CondaPackage(name="module", noarch="python", depends=("python >=3.9", "words")),
+    CondaPackage(name="pytorch", version="2.6.0"),
+    CondaPackage(name="mesh", depends=("python", "pytorch >=2.6,<2.7")),
     CondaPackage(name="everywhere", depends=("__unix", "__linux >=4.18")),
 )
 
@@ -105,6 +107,38 @@ def test_what_only_the_python_of_conda_imports_is_said(tmp_path: Path, caplog: p
     assert "imports" not in caplog.text
     solve(tmp_path, "python=3.12", "module", "tool")
     assert "`/opt/conda-env/bin/python`, imports module, python: write `env: {PATH: " in caplog.text
+
+
+AHEAD = (("PATH", "/opt/conda-env/bin:$PATH"),)
+
+
+def test_the_python_of_conda_sees_packages_for_its_version_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    solve(tmp_path, "python=3.12", env=AHEAD, pytorch="2.6.0")
+    assert (
+        "`python` is the Python 3.12.1 of conda, which does not import the packages for 3.11" in caplog.text
+    )
+    caplog.clear()
+    packages = solve(tmp_path, "python=3.12", env=AHEAD, pytorch="2.6.0", python="3.12")
+    assert caplog.text == ""
+    wheels = tuple(replace(package, kind="wheel", version="3.13") for package in packages)
+    recipe = make_recipe(tmp_path, env=AHEAD, python="3.12")
+    say_shared(replace(recipe, env=()), packages, wheels)
+    assert caplog.text == ""
+    say_shared(recipe, packages, wheels)
+    assert "`python` imports python 3.13 of `packages`, and not conda's 3.12.1" in caplog.text
+
+
+def test_a_torch_of_conda_beside_the_recipes_is_refused_in_one_python(tmp_path: Path):
+    words = r"yaml: mesh of conda would come with a torch beside the recipe's, in one Python"
+    with pytest.raises(IncompatibleError, match=words):
+        solve(tmp_path, "python=3.12", "mesh", env=AHEAD, pytorch="2.6.0", python="3.12")
+    for changes in (
+        {"pytorch": "2.6.0"},
+        {"env": AHEAD, "pytorch": ""},
+    ):  # a Python of its own; no torch of the recipe
+        assert "pytorch" in versions(solve(tmp_path, "python=3.12", "mesh", python="3.12", **changes))
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -529,6 +529,58 @@ def test_an_environment_with_the_torch_of_its_image_sees_the_images_packages():
     assert json.loads(recipe.canonical())["pytorch"] == "image"
 
 
+@pytest.mark.parametrize(
+    ("path", "version", "is_seen"),
+    [
+        ("/opt/conda-env/bin:$PATH", "3.11.9", True),
+        ("/mine:/opt/conda-env/bin:${PATH}", "3.11.0", True),
+        ("/opt/conda-env/bin:$PATH", "3.12.1", False),
+        ("$PATH:/opt/conda-env/bin", "3.11.9", False),
+        ("/opt/env/bin:/opt/conda-env/bin:/usr/bin", "3.11.9", False),
+        ("/opt/conda-env/bin:/usr/bin", "3.11.9", True),
+    ],
+)
+def test_the_python_of_conda_sees_the_environment_where_it_is_started(
+    path: str, version: str, *, is_seen: bool
+):
+    python = dataclasses.replace(LOCK.wheels[0], kind="conda", name="python", version=version)
+    recipe, lock = (
+        dataclasses.replace(RECIPE, env=(("PATH", path),)),
+        dataclasses.replace(LOCK, conda=(python,)),
+    )
+    steps = make_plan(recipe, lock).steps
+    files = {name for step in steps if isinstance(step, StartStep) for name, _ in step.files}
+    assert ("opt/conda-env/lib/python3.11/site-packages/environment.pth" in files) is is_seen
+
+
+@pytest.mark.programs
+def test_the_packages_of_the_environment_come_before_those_of_conda(tmp_path: Path):
+    python = dataclasses.replace(LOCK.wheels[0], kind="conda", name="python", version="3.11.9")
+    recipe = dataclasses.replace(RECIPE, env=(("PATH", "/opt/conda-env/bin:$PATH"),))
+    steps = make_plan(recipe, dataclasses.replace(LOCK, conda=(python,))).steps
+    (text,) = (
+        text
+        for step in steps
+        if isinstance(step, StartStep)
+        for name, text in step.files
+        if "conda-env" in name
+    )
+    ours, theirs = (tmp_path / name / "lib/python3.11/site-packages" for name in ("env", "conda-env"))
+    for folder, modules in ((ours, "ab"), (theirs, "bc")):
+        folder.mkdir(parents=True)
+        for module in modules:
+            (folder / f"{module}.py").write_text(f"where = {folder.parts[-4]!r}\n")
+    (ours / "more.pth").write_text("import a; a.where += '!'\n")
+    (theirs / "environment.pth").write_text(text.replace("/opt/", f"{tmp_path}/"))
+    program = (
+        f"import site; site.addsitedir({str(theirs)!r}); import a, b, c; print(a.where, b.where, c.where)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (ended.stdout, ended.stderr) == ("env! env conda-env\n", "")
+
+
 def test_the_image_holds_the_lock_the_recipe_and_the_plan_up_to_these_files():
     plan = make_plan()
     before = dataclasses.replace(plan, steps=plan.steps[:-1])

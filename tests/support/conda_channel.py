@@ -17,7 +17,7 @@ import zstandard
 from envbuilder.compat.repositories import addresses
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import lock_text
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.resolve.conda_solver import resolve_conda
 from envbuilder.recipe.load import load
 from tests.support.debs import Member, header, make_tar
@@ -179,17 +179,21 @@ tests: [tool, app, "grep -qx hello /opt/conda-env/share/made"]
 """
     with served(folder / "web") as url:
         path, lock = make_tiny(folder / "recipes", "conda", (), pytorch="none", more=more % f"{url}{NAME}")
-        packages = (
+        lock_conda(path, lock, folder / "web", (
             CondaPackage(name="tool", depends=("_words >=1", "__glibc >=2.17"), files={"bin/tool": script, "lib/tool.bin": library}, runnable=("bin/tool",)),
             CondaPackage(name="_words", old=True, files={"share/word": "hello\n"}),
             CondaPackage(name="hook", files={"bin/.hook-post-link.sh": HOOK}, depends=("_words",)),
             CondaPackage(name="app", noarch="python", files={"site-packages/app.py": say}, entry_points=("app = app:main",), depends=("python",)),
             stand_in_python(lock.debs),
-        )  # fmt: skip
-        write_channel(folder / "web", packages)
-        recipe, context = load(path), resolve_context()
-        context.fetcher.know(addresses(recipe, None))
-        conda = resolve_conda(make_task(recipe, context))
-        context.fetcher.fetch(conda)
-    save_text(path.with_suffix(".lock"), lock_text(replace(lock, conda=conda)))
+        ))  # fmt: skip
     return path
+
+
+def lock_conda(path: Path, lock: Lock, web: Path, packages: Iterable[CondaPackage]) -> None:
+    """Write the packages into the channel that is served, and those that the recipe takes into its lock and the cache."""
+    write_channel(web, packages)
+    recipe, context = load(path), resolve_context()
+    context.fetcher.know(addresses(recipe, None))
+    conda = resolve_conda(make_task(recipe, context))
+    context.fetcher.fetch(conda)
+    save_text(path.with_suffix(".lock"), lock_text(replace(lock, conda=conda)))

@@ -20,6 +20,7 @@ from tests.support.elves import gpu_library, library
 
 SITE = "opt/env/lib/python3.11/site-packages"
 CONDA = "opt/conda-env/lib"
+SEEN = f"{CONDA}/python3.11/site-packages/environment.pth"
 SYSTEM = "usr/lib/x86_64-linux-gnu"
 FATBINS = Path(__file__).parent / "fatbins"
 SM_70_80 = (FATBINS / "cuda-11.2.fatbin").read_bytes()  # sm_70, sm_80 and PTX for 8.0
@@ -133,6 +134,10 @@ PLANTED = {
     "a second CUDA runtime, of conda": (
         {f"{CONDA}/libcudart.so.12": library(soname="libcudart.so.12")}, {}, AuditCode.COPIES, f"/{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12",
     ),
+    "an older libstdc++ of conda, in the Python of both": (
+        {f"{CONDA}/libstdc++.so.6": library(soname="libstdc++.so.6", gives=("GLIBCXX_3.4",)), SEEN: "import site"},
+        {}, AuditCode.SYMBOLS, f"/{SITE}/torch/lib/libtorch_cuda.so",
+    ),
     "a newer libxcrypt": ({f"{SITE}/a.so": library(needs={"libcrypt.so.1": ("XCRYPT_4.4",)})}, {}, AuditCode.SYMBOLS, f"/{SITE}/a.so"),
     "an older host": (
         {f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.36")})}, {"oldest_glibc": "2.31"}, AuditCode.OLDEST_HOST, f"/{SITE}/a.so",
@@ -183,11 +188,19 @@ TWO_OPENMPS = {
         {f"{SITE}/solve.so": BY_CONDA, f"{CONDA}/libsolve.so": library(needed=("libomp.so",), runpath="$ORIGIN"), f"{CONDA}/libomp.so": library()},
         f"/{CONDA}/libomp.so",
     ),
+    "of a module of conda, in the Python of both": (
+        {f"{CONDA}/python3.11/site-packages/solve.so": BY_CONDA, f"{CONDA}/libsolve.so": library(needed=("libomp.so",), runpath="$ORIGIN"),
+         f"{CONDA}/libomp.so": library(), SEEN: "import site"},
+        f"/{CONDA}/libomp.so",
+    ),
     "opened by MKL": ({"opt/env/lib/libiomp5.so": IOMP}, "/opt/env/lib/libiomp5.so"),
     "Intel's of two wheels": ({f"{SITE}/a.libs/libiomp5-12ab.so": library(soname="libiomp5-12ab.so"), "opt/env/lib/libiomp5.so": IOMP}, "/opt/env/lib/libiomp5.so"),
 }  # fmt: skip
 ONE_OPENMP = {
     "of two wheels": {f"{SITE}/a.so": library(needed=("libgomp-3c4d.so.1",), runpath="$ORIGIN"), f"{SITE}/libgomp-3c4d.so.1": library()},
+    "conda's, in a Python of its own": {
+        f"{CONDA}/python3.11/site-packages/solve.so": BY_CONDA, f"{CONDA}/libsolve.so": library(needed=("libomp.so",), runpath="$ORIGIN"), f"{CONDA}/libomp.so": library(),
+    },
     "conda's for conda alone": {f"{CONDA}/libomp.so": library(), f"{CONDA}/tool.so": library(needed=("libomp.so",), runpath="$ORIGIN")},
     "the system's": {f"{SYSTEM}/libomp.so.5": library(soname="libomp.so.5")},
 }  # fmt: skip

@@ -269,6 +269,7 @@ class CudaPackage:
     index: Literal["wheels", "undeclared", "cpu", "own", "nothing", "other"]
     there: Line = ""
     folder: Line = ""
+    imports: Line = ""
     pages: tuple[Line, ...] = ()
     urls: tuple[Line, ...] = ()
     releases: Line = ""
@@ -280,6 +281,11 @@ class CudaPackage:
     @property
     def repository(self) -> str:
         return self.project if "://" in self.project else f"https://github.com/{self.project}"
+
+    @property
+    def module(self) -> str:
+        """Return what Python imports, which is the name of an extension for it."""
+        return self.imports or self.package.replace("-", "_")
 
     @property
     def wrong(self) -> str:
@@ -327,10 +333,10 @@ class CudaPackage:
         ]
         if self.releases:
             ways.append(f"`{self.package} @ ADDRESS` takes a wheel of {self.repository}/releases")
-        name, folder = self.package.replace("-", "_"), f", path: {self.folder}" if self.folder else ""
         if self.wrong:
+            path = f", path: {self.folder}" if self.folder else ""
             ways.append(
-                f"`extensions: [{{name: {name}, git: {self.repository}, commit: COMMIT{folder}}}]` compiles it; "
+                f"`extensions: [{{name: {self.module}, git: {self.repository}, commit: COMMIT{path}}}]` compiles it; "
                 "an index of your own that has it belongs into `indexes`"
             )
         return "; ".join((*([self.says] if self.says else []), *ways))

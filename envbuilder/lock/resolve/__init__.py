@@ -49,7 +49,7 @@ from envbuilder.lock.model import (
     recipe_inputs,
 )
 from envbuilder.lock.resolve.chosen import PackageChoices
-from envbuilder.lock.resolve.conda_solver import resolve_conda
+from envbuilder.lock.resolve.conda_solver import resolve_conda, say_shared
 from envbuilder.lock.resolve.context import Judge, LockOptions, ResolveContext, Target, Task
 from envbuilder.lock.resolve.debs import (
     older_packages,
@@ -215,6 +215,7 @@ def resolve(task: Task, old: Lock | None) -> Lock:
             f"{recipe.place('$.packages')}: `packages` require torch, and `pytorch: image` has that of the image",
             hint="leave out what requires it, or what the image has; or write the version of torch",
         )
+    say_shared(recipe, conda, wheels)
     fitting = without_headers(recipe, parts, wheels)
     if fitting is None:  # the wheels were with headers before
         parts = find_toolkit()

@@ -18,6 +18,7 @@ from envbuilder.core.models import adapter
 from envbuilder.core.plain import pasted
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import Task
+from envbuilder.recipe.channels import CONDA_BIN
 from envbuilder.recipe.model import Recipe
 from envbuilder.sources.fetch import ACCESS_HINT, NETWORK_HINT
 from envbuilder.sources.http import SourceError
@@ -36,7 +37,7 @@ _MOST: Final = 512 << 20  # bytes of a list as it comes; that of conda-forge has
 _MOST_UNPACKED: Final = 4 << 30
 _CHUNK: Final = 1 << 20
 _NOARCH: Final = "noarch"
-_BIN: Final = "/opt/conda-env/bin"
+_TORCHES: Final = {"pytorch", "libtorch", "pytorch-cpu", "pytorch-gpu"}
 _KERNEL: Final = "4.18"  # of EL 8, the oldest system of clusters
 
 
@@ -106,15 +107,47 @@ def resolve_conda(task: Task, old: Artifacts = ()) -> Artifacts:
 
 
 def _say_python(recipe: Recipe, specs: "Sequence[MatchSpec]", records: "Sequence[RepoDataRecord]") -> None:
-    """Say which packages of the recipe only conda's Python imports, unless that is the one that `python` starts."""
+    """Say which Python imports what, as far as a recipe has two. Raises IncompatibleError where one would see two torches."""
+    needs = {record.name.normalized: {text.split()[0] for text in record.depends} for record in records}
+    python = next((str(record.version) for record in records if record.name.normalized == "python"), "")
     asked = {spec.name.normalized for spec in specs}
-    needs = ((record.name.normalized, [text.split()[0] for text in record.depends]) for record in records)
-    names = sorted(name for name, needed in needs if name in asked and "python" in (name, *needed))
-    if names and _BIN not in dict(recipe.env).get("PATH", ""):
+    users = sorted(name for name, needed in needs.items() if name in asked and "python" in (name, *needed))
+    if recipe.is_seen_by(python):
+        torches = needs.keys() & _TORCHES if recipe.pytorch or recipe.keeps_torch else ()
+        if torches:
+            names = sorted(name for name, needed in needs.items() if needed.intersection(torches)) or sorted(
+                torches
+            )
+            raise IncompatibleError(
+                f"{recipe.place('$.conda.packages')}: {', '.join(names)} of conda would come with a torch beside the recipe's, in one Python",
+                hint="what is compiled for one torch does not load with another: compile it as an entry of `extensions`, "
+                "or write `pytorch: none` and take torch from conda too",
+            )
+    elif python and recipe.starts_conda and (recipe.pytorch or recipe.packages):
+        log.warning(
+            "`python` is the Python %s of conda, which does not import the packages for %s: write `python=%s` under `conda`, and it does",
+            python, recipe.python, recipe.python,
+        )  # fmt: skip
+    elif users and not recipe.starts_conda:
         log.warning(
             "only the Python of conda, `%s/python`, imports %s: write `env: {PATH: \"%s:$PATH\"}` to make it the environment's `python`",
-            _BIN, ", ".join(names), _BIN,
+            CONDA_BIN, ", ".join(users), CONDA_BIN,
         )  # fmt: skip
+
+
+def say_shared(recipe: Recipe, conda: Artifacts, wheels: Artifacts) -> None:
+    """Say which packages of conda give way to those of `packages`, where one Python sees both."""
+    versions = {canonicalize_name(wheel.name): wheel.version.partition("+")[0] for wheel in wheels}
+    is_seen = any(package.name == "python" and recipe.is_seen_by(package.version) for package in conda)
+    for package in conda if is_seen else ():
+        version = versions.get(canonicalize_name(package.name), package.version)
+        if version != package.version:
+            log.warning(
+                "`python` imports %s %s of `packages`, and not conda's %s",
+                package.name,
+                version,
+                package.version,
+            )
 
 
 def _open_lists(task: Task, source: str, url: str, folder: Path) -> "Iterator[SparseRepoData]":

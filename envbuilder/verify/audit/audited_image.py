@@ -13,7 +13,8 @@ from elftools.common.exceptions import ELFError
 from envbuilder.core.budget import need_within
 from envbuilder.core.findings import CodeEnum
 from envbuilder.layers.entry import Entry, Kind, follow
-from envbuilder.plan.model import CONDA_PREFIX
+from envbuilder.plan.model import SEEN_BY_CONDA
+from envbuilder.recipe.channels import CONDA_PREFIX
 
 if TYPE_CHECKING:
     from elftools.elf.dynamic import DynamicSection
@@ -122,8 +123,13 @@ class AuditedImage:
 
 
 def is_of_conda(path: str) -> bool:
-    """Return whether a file is of conda's packages. Its libraries serve these packages alone."""
+    """Return whether a file is of conda's packages. Its libraries serve these packages alone, unless conda's Python sees others."""
     return path.startswith(f"{CONDA_PREFIX[1:]}/")
+
+
+def seen_by_conda(image: AuditedImage) -> bool:
+    """Return whether conda's Python sees the environment's packages, so that one process loads libraries of both."""
+    return any(is_of_conda(path) and path.endswith(f"/{SEEN_BY_CONDA}") for path in image.paths)
 
 
 def read_audited(

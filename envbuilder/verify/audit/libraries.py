@@ -10,8 +10,17 @@ from typing import Final
 from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.processor import PROCESSORS, Processor
+from envbuilder.recipe.channels import CONDA_PREFIX
 from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
-from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, is_of_conda, same_in, some
+from envbuilder.verify.audit.audited_image import (
+    AuditCode,
+    AuditedImage,
+    Elf,
+    is_of_conda,
+    same_in,
+    seen_by_conda,
+    some,
+)
 
 # Torch's libraries, what is compiled against torch and lies beside it, and our extensions. NVIDIA's own libraries
 # choose code in their own ways, and several keep it compressed.
@@ -116,21 +125,30 @@ _GLIBC: Final = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 def check_symbols(image: AuditedImage) -> Iterator[Finding]:
     """Check each needed version against all copies of the library. Libraries of the host are not checked.
 
-    Those of conda's packages serve these packages alone: the loader finds them by no other way than run paths.
+    Those of conda's packages serve these packages alone: the loader finds them by no other way than run paths. Where conda's Python
+    sees the environment, a file of that may get either copy.
     """
-    everywhere, system = dict[str, set[str]](), dict[str, set[str]]()
+    everywhere, system, conda = dict[str, set[str]](), dict[str, set[str]](), dict[str, set[str]]()
+    is_seen = seen_by_conda(image)
     for elf in image.elves:
         everywhere.setdefault(elf.name, set()).update(elf.gives)
         if not is_of_conda(elf.path):
             system.setdefault(elf.name, set()).update(elf.gives)
+        elif is_seen and posixpath.dirname(elf.path) == f"{CONDA_PREFIX[1:]}/lib":
+            conda.setdefault(elf.name, set()).update(elf.gives)
     missing: dict[tuple[str, str], list[str]] = {}
     for elf in image.elves:
-        given = everywhere if is_of_conda(elf.path) else system
-        for library, version in elf.needs:
+        copies = (
+            [everywhere]
+            if is_of_conda(elf.path)
+            else [system, conda if elf.path.startswith(PORTABLE) else {}]
+        )
+        for (library, version), given in itertools.product(elf.needs, copies):
             if given.get(library) and version not in given[library]:
                 missing.setdefault((library, version), []).append(elf.path)
     for (library, version), paths in sorted(missing.items()):
-        given = everywhere if is_of_conda(paths[0]) else system
+        copies = [everywhere] if is_of_conda(paths[0]) else [system, conda]
+        given = next(given for given in copies if given.get(library) and version not in given[library])
         newest = max(
             (name for name in given[library] if _family(name) == _family(version)), key=_key, default="none"
         )

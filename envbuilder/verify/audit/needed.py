@@ -17,7 +17,15 @@ from typing import Final
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.places import Mistakes, load
 from envbuilder.sources.installed import DPKG
-from envbuilder.verify.audit.audited_image import AuditCode, AuditedImage, Elf, is_of_conda, same_in, some
+from envbuilder.verify.audit.audited_image import (
+    AuditCode,
+    AuditedImage,
+    Elf,
+    is_of_conda,
+    same_in,
+    seen_by_conda,
+    some,
+)
 from envbuilder.verify.audit.libraries import resolved, system_folders
 
 Missing = dict[str, tuple[str, ...]]  # path → libraries or symbols
@@ -66,12 +74,15 @@ def check_needed(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
 def check_openmp(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
     """Find OpenMP of LLVM or Intel beside another one, in what one Python of the environment may load.
 
-    Several of GNU's are no fault: they go together, and many wheels bring one. conda's counts where a module takes it by a run path.
+    Several of GNU's are no fault: they go together, and many wheels bring one. conda's counts where a module takes it by a run path,
+    also a module of conda whose Python sees the environment.
     """
     loader, users = Loader(image, machine), dict[str, list[str]]()
+    is_seen = seen_by_conda(image)
     inside = [
-        elf for elf in loader.elves.values() if is_of_environment(elf.path) and not is_of_conda(elf.path)
-    ]
+        elf for elf in loader.elves.values()
+        if is_of_environment(elf.path) and (not is_of_conda(elf.path) or (is_seen and "/site-packages/" in elf.path))
+    ]  # fmt: skip
     for elf in inside:  # by its name alone, MKL opens Intel's
         if (match := _OPENMP.fullmatch(elf.name)) and match[1] != _GNU:
             users[elf.path] = []
