@@ -46,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
             )
 
     sys.addaudithook(watch)
+    # On a code host envbuilder folds its log, and Typer draws boxes. Tests judge what a person sees.
+    for name in ("GITHUB_ACTIONS", "GITLAB_CI"):
+        os.environ.pop(name, None)
     # A shell that starts pytest in the background makes it and its children ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -21,7 +21,7 @@ from envbuilder import cli
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, run_checks
-from envbuilder.node.doctor.build import check_sources
+from envbuilder.node.doctor.build import check_python, check_sources
 from envbuilder.node.doctor.machine import (
     DoctorCode,
     DoctorItem,
@@ -493,6 +493,22 @@ def test_sources_are_asked_at_once_and_shown_without_secrets(site: Callable[[int
     assert found[0].skew is not None
     assert abs(found[0].skew) < 5
     assert not [one for one in found if "secret" in one.url]
+
+
+def test_the_python_of_the_single_file_needs_no_virtual_environment(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    for folder in ("base_prefix", "prefix"):
+        monkeypatch.setattr(sys, folder, "/home/me/.cache/envbuilder-app/0.1.0-15dda97f/usr")
+    (item,) = check_python(machine)
+    assert (item.state, item.found) == (
+        State.OK,
+        f"{platform.python_version()}, of envbuilder's single file",
+    )
+    for folder in ("base_prefix", "prefix"):
+        monkeypatch.setattr(sys, folder, "/usr")
+    (item,) = check_python(machine)
+    assert item.state is State.WARNING
 
 
 def test_the_kernel_says_how_good_its_clock_is():

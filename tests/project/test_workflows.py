@@ -53,6 +53,15 @@ def test_the_tag_of_each_action_stands_beside_its_commit_and_is_the_same_everywh
     assert len(pins) == len({action for action, _ in pins})
 
 
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_that_starts_an_engine_leaves_that_of_the_host_before(job: dict[str, Any]):
+    # GitHub mounts the socket of its machine into each container, and `scripts/setup` cannot use that engine.
+    runs = [step.get("run", "") for step in job["steps"]]
+    if "container" in job and "scripts/setup" in runs:
+        before = runs[: runs.index("scripts/setup")]
+        assert [run for run in before if "umount /run/docker.sock" in run]
+
+
 @pytest.mark.parametrize("path", [*GITHUB, GITLAB], ids=lambda path: path.name)
 def test_every_script_of_a_workflow_exists_and_knows_its_option(path: Path):
     runs = re.findall(r"(?<![\w/])(scripts/[\w-]+)(?: (--[a-z]+|tests|docs)\b)?", path.read_text())

@@ -38,6 +38,7 @@ KERNEL_FOR_PROOT: Final = (5, 5)
 _DOCKER_VERSION: Final = Command(
     argv=("docker", "version", "--format", "{{.Server.Version}}"), why="ask the Docker engine"
 )
+APP: Final = "envbuilder-app"  # where the single file of a release unpacks its Python
 SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem expired or not yet valid
 
 
@@ -47,6 +48,8 @@ def check_python(_machine: Machine) -> Iterator[DoctorItem]:
     version = platform.python_version()
     if sys.prefix != sys.base_prefix:
         yield python.ok(f"{version}, in a virtual environment")
+    elif Path(sys.prefix).parent.parent.name == APP:
+        yield python.ok(f"{version}, of envbuilder's single file")
     else:
         message = f"{version}, without a virtual environment"
         yield python.warning(message, "install the wheel with `uv tool install`")
