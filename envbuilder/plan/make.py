@@ -267,7 +267,7 @@ def _image_files(torch: Fact, python: str) -> _Files:
 
 
 def _seen_by_conda(python: str) -> tuple[str, str]:
-    """Return the file by which a Python of conda sees the environment's packages, before its home.
+    """Return the file by which a Python of conda sees the environment's packages, before its own.
 
     A Python of the same minor version loads them. Which libstdc++ a process has, its first user decides, and torch's run path leads
     to the system's, which is older than what packages of conda need. So conda's is loaded before.
