@@ -273,12 +273,12 @@ def _seen_by_conda(python: str) -> tuple[str, str]:
     to the system's, which is older than what packages of conda need. So conda's is loaded before.
     """
     prefix, site = CONDA_PREFIX, SITE_PACKAGES.format(python=python)
-    own, library = f"{prefix}/lib/python{python}/site-packages", f"{prefix}/lib/libstdc++.so.6"
+    home, library = f"{prefix}/lib/python{python}/site-packages", f"{prefix}/lib/libstdc++.so.6"
     lines = (
-        f"import site, sys; {own!r} in sys.path and sys.path.remove({own!r}); site.addsitedir({site!r}); sys.path.append({own!r})",
+        f"import site, sys; {home!r} in sys.path and sys.path.remove({home!r}); site.addsitedir({site!r}); sys.path.append({home!r})",
         f"import os; os.path.exists({library!r}) and __import__('ctypes').CDLL({library!r})",
     )
-    return f"{own[1:]}/{SEEN_BY_CONDA}", "".join(f"{line}\n" for line in lines)
+    return f"{home[1:]}/{SEEN_BY_CONDA}", "".join(f"{line}\n" for line in lines)
 
 
 def _image_python(recipe: Recipe, lock: Lock) -> str:
