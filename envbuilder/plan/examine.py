@@ -134,10 +134,14 @@ def _not_judged(verdicts: Verdicts, name: str) -> Iterator[str]:
 def _at_start(recipe: Recipe) -> Iterator[str]:
     """Yield a line for each package of the recipe that is compiled when a job starts."""
     requirements = filter(None, map(parse_requirement, recipe.packages))
+    pins: dict[str, str] = {}
+    for each in requirements:
+        exact = (pin.version for pin in each.specifier if pin.operator == "==" and "*" not in pin.version)
+        pins.setdefault(canonicalize_name(each.name), next(exact, ""))
     compiled = [" ".join((extension.sdist, *extension.capture)) for extension in recipe.extensions]
     compiled += ["triton"] if recipe.warm.run else []
-    for row in late_packages((canonicalize_name(each.name) for each in requirements), compiled):
-        advice = row.advice("")
+    for row in late_packages(pins, compiled):
+        advice = row.advice(pins[row.package])
         yield f"`{row.package}` is compiled {row.words}" + (
             f"; compiled in the build: {advice}" if advice else ""
         )
