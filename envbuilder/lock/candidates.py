@@ -24,7 +24,7 @@ TORCH: Final = "torch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class LinkCandidate:
     wheel: Artifact
     is_torchs: bool  # by its name or the table of CUDA packages: judged whatever it requires
     is_named: bool  # in the recipe
@@ -54,7 +54,7 @@ def torch_wheel(lock: Lock) -> Artifact | None:
     return next((wheel for wheel in lock.wheels if wheel.name == TORCH and wheel.kind == "wheel"), None)
 
 
-def find_candidates(recipe: Recipe, lock: Lock, store: Store) -> Iterator[Candidate]:
+def find_candidates(recipe: Recipe, lock: Lock, store: Store) -> Iterator[LinkCandidate]:
     """Yield the wheels that may link torch, and the NCCL that a recipe names."""
     named = {canonicalize_name(requirement.name) for requirement in parse_all(recipe.packages)}
     known, chosen = load_cuda_packages().by_name, chosen_names(lock)
@@ -64,7 +64,7 @@ def find_candidates(recipe: Recipe, lock: Lock, store: Store) -> Iterator[Candid
         is_nccl = bool(recipe.nccl_version) and wheel.name.startswith("nvidia-nccl-")
         if _plain(wheel, store).exists() and not is_nccl and wheel.name not in chosen:
             continue
-        candidate = Candidate(
+        candidate = LinkCandidate(
             wheel=wheel, is_named=wheel.name in named, is_here=store.artifact(wheel.sha256).is_file(),
             is_torchs=is_nccl or TORCH in wheel.name or wheel.name in chosen or wheel.name in known,
         )  # fmt: skip

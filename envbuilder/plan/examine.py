@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -134,14 +134,22 @@ def _not_judged(verdicts: Verdicts, name: str) -> Iterator[str]:
 def _at_start(recipe: Recipe) -> Iterator[str]:
     """Yield a line for each package of the recipe that is compiled when a job starts."""
     requirements = filter(None, map(parse_requirement, recipe.packages))
+    pins: dict[str, str] = {}
+    for each in requirements:
+        exact = (pin.version for pin in each.specifier if pin.operator == "==" and "*" not in pin.version)
+        pins.setdefault(canonicalize_name(each.name), next(exact, ""))
     compiled = [" ".join((extension.sdist, *extension.capture)) for extension in recipe.extensions]
     compiled += ["triton"] if recipe.warm.run else []
     rows = load_cuda_packages().by_name
+    # `lock` takes a wheel of these, or compiles them as the entry does.
     chosen = {name for name, row in rows.items() if recipe.pytorch and row.is_chosen and row.build}
-    for row in late_packages((canonicalize_name(each.name) for each in requirements), compiled):
-        if row.package in chosen and not row.also:
-            continue  # `lock` takes a wheel, or compiles it as the entry does
-        advice = row.also if row.package in chosen else row.advice("")
+    for row in late_packages(pins, compiled):
+        if row.package not in chosen:
+            advice = row.advice(pins[row.package])
+        elif row.also:
+            advice = replace(row, entry="").advice(pins[row.package])
+        else:
+            continue
         yield f"`{row.package}` is compiled {row.words}" + (
             f"; compiled in the build: {advice}" if advice else ""
         )

@@ -38,7 +38,7 @@ from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.candidates import (
     TORCH,
-    Candidate,
+    LinkCandidate,
     Verdicts,
     chosen_names,
     find_candidates,
@@ -299,7 +299,7 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
         is_here = all(store.has_artifact(file.sha256) for file in kernel.files)
         return _judged_kernel(kernel, torch, task, lock, may_fetch=False) if is_here else None
 
-    def of_wheel(each: Candidate) -> _Verdict | None:
+    def of_wheel(each: LinkCandidate) -> _Verdict | None:
         known = _known(each.wheel, torch, task, lock) if each.is_here else None
         if known or not (each.is_here and store.has_artifact(each.wheel.sha256)):
             return known
@@ -458,7 +458,7 @@ def _fetch(wheels: Sequence[Artifact], task: Task) -> None:
             task.context.fetcher.fetch(missing, progress)
 
 
-def _requires_torch(candidate: Candidate, task: Task) -> tuple[Requirement, ...] | None:
+def _requires_torch(candidate: LinkCandidate, task: Task) -> tuple[Requirement, ...] | None:
     """Return a wheel's requirements on torch, None for a wheel that is not judged."""
     wheel = candidate.wheel
     try:

@@ -627,3 +627,9 @@ def test_check_says_which_packages_a_job_compiles(place: Place):
     (line,) = compiled("[deepspeed]")
     assert "op by op" in line
     assert "deepspeed: [fused_adam]" in line
+    assert compiled("[flashinfer-python==0.7.4, flashinfer-jit-cache==0.7.4]") == []
+    (line,) = compiled("[flashinfer-python==0.7.4]")
+    assert (
+        "packages: [flashinfer-cubin==0.7.4, flashinfer-jit-cache==0.7.4] with indexes: [{name: flashinfer,"
+        in line
+    )

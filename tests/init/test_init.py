@@ -207,7 +207,7 @@ def test_a_package_with_cuda_code_is_left_to_lock_which_takes_a_wheel_or_compile
         ("MinkowskiEngine", "for the CPU alone", 'options: ["--force_cuda", "--blas=openblas"]}] and apt: [libopenblas-dev]'),
         ("deepspeed", "op by op", "in its place, extensions: [{name: deepspeed, sdist: deepspeed==0.19.8, env: {DS_ACCELERATOR: cuda"),
         ("warp-lang", "module by module, when a program first runs a kernel of it, into ~/.cache/warp (WARP_CACHE_PATH)", ""),
-        ("flashinfer-python==0.6.18", "kernel by kernel", "packages: [flashinfer-cubin==0.6.18, flashinfer-jit-cache==0.6.18], both"),
+        ("flashinfer-python==0.6.18", "kernel by kernel", "packages: [flashinfer-cubin==0.6.18, flashinfer-jit-cache==0.6.18] with indexes:"),
         ("transformer_engine[pytorch]>=2", "by its part for PyTorch", "and packages: [transformer-engine-cu12==2.20.2]"),
     ],
 )  # fmt: skip

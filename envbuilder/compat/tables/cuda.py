@@ -193,6 +193,7 @@ class LatePackage:
     when: Line
     entry: Line = ""
     also: Line = ""
+    ready: Line = ""
     cache: Line = ""
     source: Sources
 
@@ -209,10 +210,10 @@ class LatePackage:
 
 def late_packages(names: Iterable[str], compiled: Iterable[str]) -> Iterator[LatePackage]:
     """Yield those of these packages that a job compiles, without those that one of the texts `compiled` names."""
-    known, texts = load_late().by_name, tuple(compiled)
-    for name in dict.fromkeys(names):
-        if name in known and not any(name.partition("-")[0] in text.lower() for text in texts):
-            yield known[name]
+    known, texts, unique = load_late().by_name, tuple(compiled), dict.fromkeys(names)
+    for row in (known[name] for name in unique if name in known):
+        if not (row.ready in unique or any(row.package.partition("-")[0] in text.lower() for text in texts)):
+            yield row
 
 
 load_late = reader("late.yaml", LatePackage, key="package", order=lambda row: (row.package,))
