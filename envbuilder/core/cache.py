@@ -611,7 +611,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
             raise
-        shutil.copyfile(source, target)
+        shutil.copy(source, target)
 
 
 @contextlib.contextmanager

@@ -682,9 +682,11 @@ def test_a_file_system_that_refuses_links_gets_a_copy(tmp_path, monkeypatch):
         raise OSError(errno.EXDEV, "another file system")
 
     (tmp_path / "a").write_text("x")
+    (tmp_path / "a").chmod(0o755)  # a program stays one
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     link_or_copy(tmp_path / "a", tmp_path / "b")
     assert ((tmp_path / "b").read_text(), (tmp_path / "a").samefile(tmp_path / "b")) == ("x", False)
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o755
 
 
 def test_a_name_that_is_taken_is_not_overwritten_by_a_link(tmp_path):

@@ -27,7 +27,9 @@ from tests.support.workbench import (
 pytestmark = [pytest.mark.builds, pytest.mark.release]
 USER = 4242  # no machine has this user
 PYTHON = ROOT / ".venv/bin/python"
-SUITES = ("bullseye", "bookworm", "trixie", "jammy", "noble")
+UBUNTU = ("jammy", "noble")
+SUITES = ("bullseye", "bookworm", "trixie", *UBUNTU)
+KEYS = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"  # of `scripts/setup tests`
 FOREIGN = re.compile(
     r"apt|debconf|dpkg|gpg|perl|python"
 )  # programs that are not on Rocky 8, or too old there
@@ -54,8 +56,10 @@ def file() -> Iterator[Path]:
 def make_root(name: str, folder: Path) -> Path:
     """Return the root of a distribution without Python. Skips one whose archive does not answer."""
     root, suite = folder / "root", "bullseye" if name == "rocky" else name
-    ended = attempt("mmdebstrap", "--variant=essential", suite, root)
-    if ended.returncode and suite in ("jammy", "noble"):
+    ubuntu = suite in UBUNTU
+    source = (f"--keyring={KEYS}", f"deb http://archive.ubuntu.com/ubuntu {suite} main") if ubuntu else ()
+    ended = attempt("mmdebstrap", "--variant=essential", *source[:1], suite, root, *source[1:])
+    if ended.returncode and ubuntu:
         pytest.skip(f"Ubuntu's archive does not answer here: {ended.stderr.splitlines()[-1]}")
     assert ended.returncode == 0, ended.stderr
     if name == "rocky":
