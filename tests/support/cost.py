@@ -1,17 +1,18 @@
-"""What a command costs, in a way that neither other load nor the machine's speed changes much.
+"""What a command costs, in a way that neither other load nor the machine's speed changes.
 
-CPU time is compared with that of a reference in the same run: an import of what every command imports. Other load makes a
-long program slower than a short one, by half of it, because programs push each other out of the processor's caches.
+A command that has nothing to do is measured by the calls of functions that it makes, which are the same each time, however
+loaded the machine is. `bench/run` has the CPU time. As a program this module imports what every command imports, and forks for each
+command; those imports are not counted.
 
-As a program it imports what every command imports, and forks for each command that has nothing to do. The time of those
-imports counts for every command, so the sum is what a process of its own takes.
+For programs that work, CPU time is compared with that of a reference in the same run: an import of what every command imports.
+Other load makes a long program slower than a short one, by half of it, because programs push each other out of the processor's caches.
 """
 
+import cProfile
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -52,7 +53,7 @@ def _own_reads() -> int:
 
 
 class Idle(NamedTuple):
-    seconds: float  # of CPU
+    calls: int  # of functions, beside those of what every command imports
     modules: frozenset[str]
 
 
@@ -63,11 +64,11 @@ def measure(commands: Iterable[str], env: Mapping[str, str]) -> dict[str, Idle]:
         argv, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=True
     )
     rows = json.loads(ended.stdout).items()
-    return {command: Idle(seconds, frozenset(modules)) for command, (seconds, modules) in rows}
+    return {command: Idle(calls, frozenset(modules)) for command, (calls, modules) in rows}
 
 
 def main() -> None:
-    shared, rows = time.process_time(), {}
+    rows = {}
     for command in json.loads(sys.argv[1]):
         reader, writer = os.pipe()
         child = os.fork()
@@ -75,20 +76,21 @@ def main() -> None:
             run(command, writer)
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as stream:
-            modules = json.load(stream)
-        _, status, usage = os.wait4(child, 0)
+            rows[command] = json.load(stream)
+        _, status = os.waitpid(child, 0)
         assert status == 0, command
-        rows[command] = shared + usage.ru_utime + usage.ru_stime, modules
     print(json.dumps(rows))
 
 
-def run(command: str, modules: int) -> None:
-    """Run a command whose output is thrown away, write the names of modules into the pipe, and end this process."""
+def run(command: str, answer: int) -> None:
+    """Run a command whose output is thrown away, write its calls and its modules into the pipe, and end this process."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nowhere, stream)
-    code = cli.run(command.split())
-    os.write(modules, json.dumps([*sys.modules]).encode())
+    profile = cProfile.Profile()
+    code = profile.runcall(cli.run, command.split())
+    calls = sum(entry.callcount for entry in profile.getstats())
+    os.write(answer, json.dumps([calls, [*sys.modules]]).encode())
     sys.exit(code)
 
 
