@@ -37,7 +37,7 @@ from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import X86_64, own_processor
 from envbuilder.core.system import Limits
-from envbuilder.layers.layer import Content, Kind, Layer, damage_of, load_layer, read_manifest, write_layer
+from envbuilder.layers.layer import Kind, Layer, Streamed, damage_of, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact, Tools
 from envbuilder.plan.contents import runtime_program
@@ -221,7 +221,7 @@ class BuildJob:
         return shared is not None and shared.fetch(Sha256(folder.name), folder, f"`{name}`", packed=True)
 
     def pack(
-        self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None, contents: Mapping[str, Content] | None = None
+        self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None, contents: Mapping[str, Streamed] | None = None
     ) -> Layer:  # fmt: skip
         """Write the step's layer from a tree, and contents of files that it has empty, into the folder `out`."""
         return write_layer(

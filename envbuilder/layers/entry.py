@@ -16,7 +16,7 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from envbuilder.core.cache import Sha256, parse_sha256, sha256_text
 
@@ -35,6 +35,12 @@ _EXTENDED: Final = b"x"
 _XATTR_NAME: Final = "SCHILY.xattr."
 _MOST_OCTAL: Final = 0o77777777777  # 11 digits
 _MOST_ID: Final = 0o7777777  # 7 digits
+
+
+class Readable(Protocol):
+    """A stream of bytes, from a file or from the network."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Kind(StrEnum):

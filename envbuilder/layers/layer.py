@@ -21,31 +21,31 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
 from envbuilder.core.system import NO_LINKS
 from envbuilder.layers.blob import BlobReader, unpack
-from envbuilder.layers.entry import Entry, Kind, TarMember, parse_manifest, to_bytes, tree_digest
+from envbuilder.layers.entry import Entry, Kind, Readable, TarMember, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.import_tree import Owner, Owners, index_root, index_tar, index_tree, some_lines
-from envbuilder.layers.writer import Blocks, Layer, LayerWriter, Readable, parse_blocks
+from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
 if TYPE_CHECKING:
     from envbuilder.core.console import Step
 
 __all__ = [
-    "Content", "Entry", "Kind", "Layer", "Owner", "Owners", "check_disjoint", "damage_of", "extract", "load_layer", "read_blocks",
+    "Entry", "Kind", "Layer", "Owner", "Owners", "Streamed", "check_disjoint", "damage_of", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_root", "write_layer_from_tar",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class Streamed:
     """The content of a file that a tree has empty."""
 
     size: int  # bytes
     sha256: str
-    open: Callable[[], AbstractContextManager[Readable]]
+    stream: Callable[[], AbstractContextManager[Readable]]
 
 
 def write_layer(
     *, name: str, tree: Path, folder: Path, epoch: int, threads: int, omit: Collection[str] = (), step: "Step | None" = None,
-    contents: Mapping[str, Content] | None = None,
+    contents: Mapping[str, Streamed] | None = None,
 ) -> Layer:  # fmt: skip
     """Make a layer of a folder that a step filled, without the root and the folders in `omit`. `step` shows the bytes.
 
@@ -65,12 +65,12 @@ def write_layer(
 
     def content(part: TarMember) -> AbstractContextManager[Readable]:
         given = contents.get(part.entry.path)
-        return given.open() if given else files(part)
+        return given.stream() if given else files(part)
 
     return _write_parts(name, folder, parts, content, threads=threads, step=step)
 
 
-def _with_content(part: TarMember, contents: Mapping[str, Content]) -> TarMember:
+def _with_content(part: TarMember, contents: Mapping[str, Streamed]) -> TarMember:
     if (content := contents.get(part.entry.path)) is None:
         return part
     return replace(part, entry=replace(part.entry, size=content.size, sha256=content.sha256))

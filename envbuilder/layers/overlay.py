@@ -24,7 +24,7 @@ from envbuilder.core.archive import BoundedTar
 from envbuilder.core.budget import Entries, most_unpacked, need_within
 from envbuilder.core.cache import space_errors
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.entry import CHUNK, Entry, Kind, TarMember, follow, read_member, to_bytes
+from envbuilder.layers.entry import CHUNK, Entry, Kind, Readable, TarMember, follow, read_member, to_bytes
 from envbuilder.layers.import_tree import Owner, Owners
 
 MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is kept
@@ -35,12 +35,6 @@ DAMAGED: Final = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
     struct.error, tarfile.TarError, zlib.error, zstandard.ZstdError,
 )  # fmt: skip
-
-
-class Readable(Protocol):
-    """A stream of bytes, from a file or from the network."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 class FileScanner(Protocol):

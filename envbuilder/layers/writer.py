@@ -13,14 +13,14 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Final, Protocol, Self, TypeAlias
+from typing import IO, Final, Self, TypeAlias
 
 import zstandard
 
 from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.core.models import adapter
-from envbuilder.layers.entry import BLOCK, CHUNK, END, Entry, Kind, make_header, make_manifest
+from envbuilder.layers.entry import BLOCK, CHUNK, END, Entry, Kind, Readable, make_header, make_manifest
 
 # Between zstd's levels 2 and 3: level 2's match length, with two larger tables. Layers are 1.1 % smaller than
 # at level 2 for 9 % more CPU (16 % for GPU code, which hardly compresses); at level 3, 2.5 to 3.4 % smaller
@@ -34,10 +34,6 @@ BLOCK_SIZE: Final = 256 << 10
 
 # Where a frame starts in the blob, its length there, and what it unpacks to.
 Frame: TypeAlias = tuple[int, int, int]
-
-
-class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

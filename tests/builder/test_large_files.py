@@ -13,7 +13,7 @@ import pytest
 from envbuilder.builder.sandbox.large_files import empty_large_files
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.layer import Content, Layer, write_layer
+from envbuilder.layers.layer import Layer, Streamed, write_layer
 from envbuilder.plan.program import Program
 from tests.support.plans import wheel as make_wheel
 
@@ -64,13 +64,13 @@ def unpack(wheel: Path, tree: Path) -> None:
         archive.extractall(site)
 
 
-def pack(folder: Path, contents: Mapping[str, Content] | None = None) -> Layer:
+def pack(folder: Path, contents: Mapping[str, Streamed] | None = None) -> Layer:
     return write_layer(
         name="python", tree=folder / "tree", folder=folder / "layer", epoch=0, threads=2, contents=contents
     )
 
 
-def emptied(folder: Path, files: Mapping[str, bytes], record: str) -> dict[str, Content]:
+def emptied(folder: Path, files: Mapping[str, bytes], record: str) -> dict[str, Streamed]:
     """Write the wheel, empty its large files and unpack the rest, as uv does. Returns the contents of the large ones."""
     program, path = write_wheel(folder, files, record)
     contents = empty_large_files(program, folder, SITE)

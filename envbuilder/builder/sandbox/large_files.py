@@ -20,9 +20,9 @@ from isal import igzip_lib
 from envbuilder.core.archive import BoundedZip
 from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.entry import is_normal
-from envbuilder.layers.layer import Content
-from envbuilder.layers.writer import BLOCK_SIZE, Readable
+from envbuilder.layers.entry import Readable, is_normal
+from envbuilder.layers.layer import Streamed
+from envbuilder.layers.writer import BLOCK_SIZE
 from envbuilder.plan.program import INPUTS, SPEC, Program
 from envbuilder.verify.alone import recorded
 
@@ -32,13 +32,13 @@ _ENCRYPTED: Final = 1  # a flag of a member
 _HEADER: Final = struct.Struct("<26xHH")
 
 
-def empty_large_files(program: Program, work: Path, site: str) -> dict[str, Content]:
+def empty_large_files(program: Program, work: Path, site: str) -> dict[str, Streamed]:
     """Replace wheels among a program's inputs in `work`, which `prepare_run` has filled. Returns path in the layer → content.
 
     `site` is where the program installs them. The files of a wheel without a usable RECORD, or with a `.pth` that may import them, stay.
     """
     step = work / Path(SPEC).parent.name
-    spec, contents = program.spec, dict[str, Content]()
+    spec, contents = program.spec, dict[str, Streamed]()
     for name, wheel in program.inputs:
         given = step / Path(INPUTS).name / name
         if large := _large_files(given):
@@ -48,8 +48,10 @@ def empty_large_files(program: Program, work: Path, site: str) -> dict[str, Cont
             _copy_without(large, whole, given)
             spec = spec.replace(wheel.sha256, sha256_file(given))
             for path, (member, digest) in large.items():
-                contents[f"{site[1:]}/{path}"] = Content(
-                    size=member.file_size, sha256=digest, open=functools.partial(_open_member, whole, member)
+                contents[f"{site[1:]}/{path}"] = Streamed(
+                    size=member.file_size,
+                    sha256=digest,
+                    stream=functools.partial(_open_member, whole, member),
                 )
     save_text(step / Path(SPEC).name, spec)
     return contents
