@@ -59,7 +59,7 @@ class Size(NamedTuple):
 _PACKAGE: Final = Size(3.9, 1.25, 3.9)
 _TOOLKIT: Final = Size(2.5, 1.0, 2.5)  # the libraries that torch's wheels have are links
 _WHEEL: Final = Size(4.7, 1.25, 4.7)  # its byte code too
-_GPU_WHEEL: Final = Size(2.2, 1.1, 0.3)  # machine code for GPUs hardly compresses, and lies in large files
+_GPU_WHEEL: Final = Size(2.2, 1.1, 0.5)  # machine code for GPUs hardly compresses, and lies in large files
 _LARGE: Final = 300e6  # bytes of a wheel: only those for GPUs have more
 _OTHER: Final = Size(6, 1.5, 6)  # sources, and a standalone Python: a few MB
 _BYTE_CODE: Final = 1.8  # for each byte of a module
@@ -156,8 +156,10 @@ def _size_of_file(artifact: Artifact, store: Store) -> Size:
     except (OSError, zipfile.BadZipFile):  # not fetched yet, or damaged
         return size
     code = sum(_blocks(_BYTE_CODE * count) for count, is_module in files if is_module)
+    tree = sum(_blocks(count) for count, _ in files)
     small = sum(_blocks(count) for count, is_module in files if is_module or count < BLOCK_SIZE)
-    return size._replace(tree=code + sum(_blocks(count) for count, _ in files), making=code + small)
+    # Without its large files, a wheel is copied as well.
+    return size._replace(tree=code + tree, making=code + (2 * small if small < tree else tree))
 
 
 def _blocks(size: float) -> float:
