@@ -306,7 +306,12 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
         pins = _requires_torch(each, task)
         if pins is None:
             return _Verdict()
-        with task.context.transfer(f"judge {each.wheel.filename}", None):
+        shown = (
+            task.context.transfer(f"judge {each.wheel.filename}", None) if pins or each.is_torchs else None
+        )
+        with (
+            shown or contextlib.nullcontext()
+        ):  # others are read in a moment, and torch's symbols in ten seconds
             return _judged(each.wheel, pins, torch, task, lock, may_fetch=False)
 
     judges = {kernel.name: functools.partial(of_kernel, kernel) for kernel in lock.kernels}
