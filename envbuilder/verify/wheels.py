@@ -306,12 +306,9 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
         pins = _requires_torch(each, task)
         if pins is None:
             return _Verdict()
-        shown = (
-            task.context.transfer(f"judge {each.wheel.filename}", None) if pins or each.is_torchs else None
-        )
-        with (
-            shown or contextlib.nullcontext()
-        ):  # others are read in a moment, and torch's symbols in ten seconds
+        # Others are read in a moment, and torch's symbols in ten seconds.
+        is_slow, title = bool(pins) or each.is_torchs, f"judge {each.wheel.filename}"
+        with task.context.transfer(title, None) if is_slow else contextlib.nullcontext():
             return _judged(each.wheel, pins, torch, task, lock, may_fetch=False)
 
     judges = {kernel.name: functools.partial(of_kernel, kernel) for kernel in lock.kernels}
@@ -321,11 +318,8 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
     for name, verdict_of in judges.items():
         try:
             verdicts[name] = verdict_of()
-        except (
-            FetchError,
-            SpaceError,
-            OSError,
-        ) as error:  # a damaged file, or a cache that cannot be written
+        # A damaged file, or a cache that cannot be written.
+        except (FetchError, SpaceError, OSError) as error:
             log.warning("%s is not judged: %s", name, error)
             verdicts[name] = None
     return Verdicts(
