@@ -107,6 +107,18 @@ class LayerFolders:
                 self._made[key] = self._make(layers, self._workspace() / key, find)
             return self._made[key]
 
+    def other(self, name: str, write: Callable[[Path], object]) -> LayerFolder:
+        """Return a folder of no layer, which the first caller has written. It is read by several programs at once."""
+        with self._guard:
+            lock = self._locks[name]
+        with lock:
+            if name not in self._made:
+                with self._guard:
+                    folder = self._stack.enter_context(self._store.workspace()) / name
+                write(folder)
+                self._made[name] = LayerFolder(place=folder)
+            return self._made[name]
+
     def close(self) -> None:
         with contextlib.suppress(OSError):  # after an interruption, a thread may write there yet; see `sweep`
             self._stack.close()

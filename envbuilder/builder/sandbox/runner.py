@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from envbuilder.layers.layer import Layer
 
 WORK = Path("WORK")  # stands for the temporary folder of a run
-_MINIMAL: Final = "root"  # below it
+_MINIMAL: Final = "root"  # below it, or the one of a build
 # The packages that a minimal Python and uv need, of any suite. With only these, the wheels are installed while the os layer is still
 # in the making.
 _MINIMAL_PYTHON: Final = (
@@ -199,9 +199,11 @@ class Run:
                 empty_large_files(program, work, step.site_packages) if isinstance(step, PythonStep) else {}
             )
             with job.console.step(program.why) as shown:
+                minimal = None
                 if OsStep.name not in folders:
-                    unpack_minimal(job, work / _MINIMAL)
-                job.runner.run(_program_command(step, job, folders, work), on_line=progress(shown))
+                    minimal = job.folders.other(_MINIMAL, functools.partial(unpack_minimal, job))
+                command = _program_command(step, job, folders, work, minimal)
+                job.runner.run(command, on_line=progress(shown))
                 shown.show_note("")
             take_over(work / "out")
             with job.console.step(f"write the {step.name} layer") as shown:
@@ -223,15 +225,18 @@ class Run:
 
 
 def _program_command(
-    step: ProgramStep, job: BuildJob, folders: Mapping[str, LayerFolder], work: Path
-) -> Command:
-    """Return the command that makes the files of a step's layer in `work/out`. `folders` are those of `lower_steps`."""
+    step: ProgramStep, job: BuildJob, folders: Mapping[str, LayerFolder], work: Path, minimal: LayerFolder | None = None
+) -> Command:  # fmt: skip
+    """Return the command that makes the files of a step's layer in `work/out`. `folders` are those of `lower_steps`.
+
+    `minimal` has the files of `unpack_minimal`, where the command is run without those of the distribution's packages.
+    """
     if OsStep.name in folders:
         root = make_root(job, folders)
     else:  # byte code is the same on each processor, so the minimal Python of a distribution is a native one
         by = emulation(job) if job.plan.interpreter else None
         root = SandboxRoot(
-            os=LayerFolder(place=work / _MINIMAL), interpreter=folders.get(InterpreterStep.name),
+            os=minimal or LayerFolder(place=work / _MINIMAL), interpreter=folders.get(InterpreterStep.name),
             environment=environment_of(job, folders), emulation=by,
         )  # fmt: skip
     command = program_command(step.made_by(job.plan), root, work)
