@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from envbuilder import cli
 from envbuilder.core.cache import Store, sha256_bytes, sha256_file
@@ -140,7 +141,7 @@ dependencies = [{{ name = "numpy" }}]
 [[package]]
 name = "numpy"
 version = "{version}"
-source = {{ registry = "https://pypi.org/simple" }}
+source = {{ registry = "{index}" }}
 wheels = [{{ url = "numpy.whl", hash = "sha256:{sha256}" }}]
 """,
     "poetry.lock": """\
@@ -159,7 +160,11 @@ lock-version = "2.1"
 def test_check_says_when_the_lock_of_another_tool_has_moved_on(name: str, place: Place, world: Sources):
     files = Path(urlsplit(world.indexes[0]).path).parent
     old, new = (
-        OTHERS[name].format(version=version, sha256=sha256_file(next(files.rglob(f"numpy-{version}-*.whl"))))
+        OTHERS[name].format(
+            version=version,
+            index=PYPI_SIMPLE_ENDPOINT,
+            sha256=sha256_file(next(files.rglob(f"numpy-{version}-*.whl"))),
+        )
         for version in ("2.2.0", "2.4.0")
     )
     other = place.path.with_name(name)

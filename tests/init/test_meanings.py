@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from envbuilder import cli
 from envbuilder.recipe.load import load
@@ -76,7 +77,7 @@ def test_options_say_what_each_name_means(init: Init, project: Path, home: Path)
     recipe = load(project / "recipes/mine.yaml")
     assert set(recipe.packages) == {"NumPy", "apex", "kaolin==0.17.0"}
     assert [(index.name, index.url, index.packages) for index in recipe.indexes] == [
-        ("pypi", "https://pypi.org/simple/", ("apex",))
+        ("pypi", PYPI_SIMPLE_ENDPOINT, ("apex",))
     ]
 
 
