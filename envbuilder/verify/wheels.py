@@ -1,7 +1,8 @@
 """Judge locked wheels that hold code compiled with torch, before their lock is written: does each load in this environment?
 
 `uv` chooses wheels by tags and metadata alone. What is compiled says more: symbols, libraries, GPU code. `lock` calls this with
-new wheels, and `check` with those of the cache. Wheels are judged that are in the cache, and those that a recipe names or whose name has `torch`, if they require torch.
+new wheels, and `check` with those of the cache. Wheels are judged that are in the cache, and those that a recipe names or whose name
+has `torch`, if they require torch.
 Some link torch and do not require it: those of the table of CUDA packages are judged too, and what a recipe names and the cache has.
 They are fetched, as a build would do. A wheel of torch has a GB, so it is fetched only for a wheel that links torch and does not
 pin its release, and for another NCCL than torch's own. `verify` checks all files of a build.
@@ -335,9 +336,7 @@ def _judged(
     """Judge a wheel of the cache, and keep the verdict there."""
     store, is_chosen = task.context.store, wheel.name in chosen_names(lock)
     if wheel.name == nccl_package(task.recipe):
-        verdict = _judge_nccl(wheel, torch, task, may_fetch=may_fetch)
-        save_proved(_proof(wheel, torch, task, lock), adapter(_Verdict).dump_json(verdict).decode())
-        return verdict
+        return _keep(_judge_nccl(wheel, torch, task, may_fetch=may_fetch), wheel, torch, task, lock)
     with open_wheel(store.artifact(wheel.sha256), store, task.recipe.python) as image:
         links = any(map(links_torch, image.elves))
         if not (links or pins or is_chosen or TORCH in wheel.name):
@@ -359,7 +358,10 @@ def _judged(
         )
         for finding in findings
     )  # fmt: skip
-    verdict = _Verdict(findings=placed, is_whole=is_whole)
+    return _keep(_Verdict(findings=placed, is_whole=is_whole), wheel, torch, task, lock)
+
+
+def _keep(verdict: _Verdict, wheel: Artifact, torch: Artifact, task: Task, lock: Lock) -> _Verdict:
     save_proved(_proof(wheel, torch, task, lock), adapter(_Verdict).dump_json(verdict).decode())
     return verdict
 

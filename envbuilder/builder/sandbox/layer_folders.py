@@ -92,32 +92,34 @@ class LayerFolders:
 
     def of(self, layer: Layer, sif: SifWriter) -> LayerFolder:
         """Return the folder with a layer's files, once the SIF has it. Raises BuildError if the SIF does not get it, SpaceError."""
-        return self._once((layer,), lambda: (sif.path, sif.view(layer)))
+        return self._of_layers((layer,), lambda: (sif.path, sif.view(layer)))
 
     def of_sif(self, sif: Path, layers: Sequence[Layer]) -> LayerFolder:
         """Return the folder with the files of a SIF, which has these layers. Raises what `read_sif` raises, BuildError, SpaceError."""
-        return self._once(layers, lambda: (sif, read_sif(sif).system.offset))
+        return self._of_layers(layers, lambda: (sif, read_sif(sif).system.offset))
 
-    def _once(self, layers: Sequence[Layer], find: Callable[[], tuple[Path, int]]) -> LayerFolder:
+    def other(self, name: str, write: Callable[[Path], object]) -> LayerFolder:
+        """Return a folder of no layer, which the first caller has written. It is read by several programs at once."""
+
+        def make() -> LayerFolder:
+            with self._guard:
+                folder = self._stack.enter_context(self._store.workspace()) / name
+            write(folder)
+            return LayerFolder(place=folder)
+
+        return self._once(name, make)
+
+    def _of_layers(self, layers: Sequence[Layer], find: Callable[[], tuple[Path, int]]) -> LayerFolder:
         key = sha256_text(" ".join(layer.digest for layer in layers))
+        return self._once(key, lambda: self._make(layers, self._workspace() / key, find))
+
+    def _once(self, key: str, make: Callable[[], LayerFolder]) -> LayerFolder:
         with self._guard:
             lock = self._locks[key]
         with lock:
             if key not in self._made:
-                self._made[key] = self._make(layers, self._workspace() / key, find)
+                self._made[key] = make()
             return self._made[key]
-
-    def other(self, name: str, write: Callable[[Path], object]) -> LayerFolder:
-        """Return a folder of no layer, which the first caller has written. It is read by several programs at once."""
-        with self._guard:
-            lock = self._locks[name]
-        with lock:
-            if name not in self._made:
-                with self._guard:
-                    folder = self._stack.enter_context(self._store.workspace()) / name
-                write(folder)
-                self._made[name] = LayerFolder(place=folder)
-            return self._made[name]
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # after an interruption, a thread may write there yet; see `sweep`

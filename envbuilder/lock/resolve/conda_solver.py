@@ -119,7 +119,8 @@ def _say_python(recipe: Recipe, specs: "Sequence[MatchSpec]", records: "Sequence
                 torches
             )
             raise IncompatibleError(
-                f"{recipe.place('$.conda.packages')}: {', '.join(names)} of conda would come with a torch beside the recipe's, in one Python",
+                f"{recipe.place('$.conda.packages')}: {', '.join(names)} of conda would come with a torch beside the recipe's, "
+                "in one Python",
                 hint="what is compiled for one torch does not load with another: compile it as an entry of `extensions`, "
                 "or write `pytorch: none` and take torch from conda too",
             )
