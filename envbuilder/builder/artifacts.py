@@ -1,16 +1,19 @@
 """Layers → artifacts: run the steps, and write the OCI layout and the SIF from the same layers.
 
 The image's blobs are hard links to the layers. The SIF is a copy of their bytes: each layer's once those below it are there, while later
-ones are made. So both take little time after the last layer. Meanwhile, the image is loaded into the Docker engine.
+ones are made. So both take little time after the last layer. Meanwhile, the image is loaded into the Docker engine, and what is in
+the SIF is unpacked again, as its verification asks.
 """
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from envbuilder.artifacts.oci.layout import Layout, write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
@@ -19,16 +22,20 @@ from envbuilder.artifacts.sif import DataType, Document, SifFacts, SifWriter
 from envbuilder.builder.context import worker_threads
 from envbuilder.builder.hashed_blobs import HashedBlobs
 from envbuilder.builder.job import BuildJob, StepRunner, record_key
+from envbuilder.core.cache import Sha256, Store
 from envbuilder.core.console import Console
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.contents import PROVENANCE, SBOM, entry_point
 from envbuilder.plan.model import LOCK_LABEL, RECIPE_LABEL, Plan
 from envbuilder.run.devcontainer import image_labels
+from envbuilder.verify.pair import load_contents
+from envbuilder.verify.stored import Known, unpack_large
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
 THREADS: Final = 80  # more than a plan's layers and their folders, because one may wait for another
+_LOW: Final = 10  # the nice value of work that can wait: a tenth of a busy core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,7 @@ class Artifacts:
 
     layout: Layout
     layers: tuple[Layer, ...]
+    known: Known  # what was unpacked again meanwhile, and was right
 
     def record(self, plan: Plan, sif: SifFacts) -> Record:
         """Return the record of their build."""
@@ -116,12 +124,43 @@ class ImageLoader:
         return self._staged
 
 
+class Rereading:
+    """Unpacks layers again, one after another, while nothing else wants the core. After the block, `known` says what was right.
+
+    Only the content of large files: what is done in Python itself would hold up the other threads.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._background, self._stop = store, Background(), threading.Event()
+        self.known: dict[Sha256, frozenset[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._background.finish()
+
+    def add(self, layer: Layer) -> None:
+        self._background.begin(lambda: self._unpack(layer))
+
+    def _unpack(self, layer: Layer) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)
+        if not (self._stop.is_set() or load_contents(self._store, (layer,))):
+            with contextlib.suppress(OSError, ValueError):  # of a damaged layer, which `verify` names
+                self.known[layer.digest] = unpack_large(layer, self._stop)
+
+
 def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -> Artifacts:
     """Make every layer that the store lacks, then both artifacts in the existing folder of `outputs`."""
     job = runner.job
-    with worker_threads(THREADS, job.runner) as pool, _begin_sif(outputs.sif, job.plan) as sif:
+    with (
+        Rereading(job.store) as reread,
+        worker_threads(THREADS, job.runner) as pool,
+        _begin_sif(outputs.sif, job.plan) as sif,
+    ):
         pending = runner.start(pool, sif)
-        filled = pool.submit(fill, sif, pending, job.blobs)
+        filled = pool.submit(fill, sif, pending, job.blobs, reread.add)
         layers = wait_for_layers(pending, filled, first_done=lambda layers: loader.load_first(job, layers))
         job.folders.close()
         check_disjoint(layers, among=[step.name for step in job.plan.environment])
@@ -130,16 +169,19 @@ def build_artifacts(runner: StepRunner, outputs: Outputs, loader: ImageLoader) -
         loader.load_image(layout)
         with job.console.step("write the SIF"):
             _finish_sif(sif, job.plan, layers)
-    return Artifacts(layout=layout, layers=layers)
+    return Artifacts(layout=layout, layers=layers, known=reread.known)
 
 
-def fill(sif: SifWriter, pending: Sequence["Future[Layer]"], blobs: HashedBlobs) -> None:
+def fill(
+    sif: SifWriter, pending: Sequence["Future[Layer]"], blobs: HashedBlobs, added: Callable[[Layer], None]
+) -> None:
     """Put the layers into the SIF as they are made. Raises BuildError for a damaged blob, SpaceError, what a layer's maker raises."""
     try:
         for made in pending:
             layer = made.result()
             blobs.need_right(layer)
             sif.add(layer)
+            added(layer)
     except BaseException:
         sif.close()  # programs wait for its layers
         raise

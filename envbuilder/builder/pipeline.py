@@ -307,7 +307,7 @@ class _Build:
                     layers=built.layers,
                     threads=threads,
                     digests=digests,
-                    known=known,
+                    known={**known, **built.known},
                 )
                 if report.findings:
                     with self._keep_rejected(staged):

@@ -1,6 +1,7 @@
-"""How many compilers a build runs at once: by the cores and the memory of the machine, and by what each compiler takes."""
+"""How many programs a build runs at once: by the cores and the memory of the machine, and by what each compiler takes."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Final
@@ -36,4 +37,29 @@ class Slots:
         finally:
             with self._changed:
                 self._free, self._memory = self._free + number, self._memory + memory
+                self._changed.notify_all()
+
+
+class Places:
+    """Limit the number of programs that run at once. Of those that wait, the urgent ones begin first, then the first that came."""
+
+    def __init__(self, number: int) -> None:
+        self._free, self._numbers = number, itertools.count()
+        self._waiting: list[tuple[bool, int]] = []
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, *, is_urgent: bool = False) -> Iterator[None]:
+        with self._changed:
+            turn = not is_urgent, next(self._numbers)
+            self._waiting.append(turn)
+            self._changed.wait_for(lambda: self._free and min(self._waiting) == turn)
+            self._waiting.remove(turn)
+            self._free -= 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
                 self._changed.notify_all()

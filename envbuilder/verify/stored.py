@@ -5,8 +5,10 @@ blob with this digest, need not be unpacked again. The place in the SIF comes fr
 reads them, and the place in the blob from the layer's index.
 """
 
+import hashlib
 import itertools
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -84,6 +86,27 @@ def find_stored(system: Squashfs, layers: Sequence[Layer], *, threads: int) -> d
 
         same = pool.map(compare, portions(expected))
         return {content: expected[content] for content in itertools.chain.from_iterable(same)}
+
+
+def unpack_large(layer: Layer, stop: threading.Event) -> frozenset[str]:
+    """Unpack the contents of whole frames out of a layer's blob, until `stop` is set. Returns the layer's contents that are not known after it.
+
+    Raises OSError for a blob that cannot be read.
+    """
+    blocks, decompressor = read_blocks(layer), zstandard.ZstdDecompressor()
+    left = {*blocks.small, *blocks.large}
+    with layer.blob.open("rb") as blob:
+        for digest, frames in blocks.large.items():
+            unpacked = hashlib.sha256()
+            for begin, length, plain in frames:
+                if stop.is_set():
+                    return frozenset(left)
+                packed = os.pread(blob.fileno(), length, begin)
+                with suppress(zstandard.ZstdError):  # `verify` says what is damaged
+                    unpacked.update(decompressor.decompress(packed, max_output_size=plain))
+            if unpacked.hexdigest() == digest:
+                left.remove(digest)
+    return frozenset(left)
 
 
 def _places(layers: Sequence[Layer]) -> dict[str, Stored]:

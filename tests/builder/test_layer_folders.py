@@ -168,7 +168,7 @@ def test_a_damaged_blob_is_refused_before_a_program_reads_from_it(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(folders.of, layer, sif)
         with pytest.raises(BuildError, match=r"the os layer in `.*` is damaged"):
-            fill(sif, [made], HashedBlobs(store))
+            fill(sif, [made], HashedBlobs(store), lambda _: None)
         with pytest.raises(BuildError, match="the build ended before the os layer was in its SIF"):
             waiting.result()
 

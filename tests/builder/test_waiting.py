@@ -2,18 +2,23 @@
 
 from concurrent.futures import Future
 from pathlib import Path
-from threading import Event, current_thread
+from threading import Event, Thread, current_thread
+from time import sleep
 from typing import Any
 
 import pytest
 
-from envbuilder.builder.artifacts import Background, wait_for_layers
+from envbuilder.builder.artifacts import Background, Rereading, wait_for_layers
+from envbuilder.builder.slots import Places
+from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import Layer, write_layer
 
 
-def layer(folder: Path, name: str) -> Layer:
+def layer(folder: Path, name: str, content: bytes = b"") -> Layer:
     (folder / name).mkdir()
+    if content:
+        (folder / name / "file").write_bytes(content)
     return write_layer(name=name, tree=folder / name, folder=folder / f"{name}-layer", epoch=0, threads=1)
 
 
@@ -77,3 +82,35 @@ def test_work_in_the_background_keeps_no_process_alive() -> None:
     background.begin(lambda: seen.append(current_thread().daemon))
     background.finish()
     assert seen == [True]
+
+
+def test_an_urgent_program_begins_before_those_that_came_first() -> None:
+    places, began, threads = Places(1), list[str](), list[Thread]()
+
+    def work(name: str) -> None:
+        with places.take(is_urgent=name == "urgent"):
+            began.append(name)
+
+    with places.take():
+        for number, name in enumerate(("first", "second", "urgent"), 1):
+            threads.append(Thread(target=work, args=(name,)))
+            threads[-1].start()
+            while len(places._waiting) < number:
+                sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert began == ["urgent", "first", "second"]
+
+
+def test_layers_are_unpacked_again_in_the_background(tmp_path: Path) -> None:
+    whole, damaged = (layer(tmp_path, name, name.encode() * 100_000) for name in ("whole", "damaged"))
+    content = damaged.blob.read_bytes()
+    damaged.blob.chmod(0o644)
+    damaged.blob.write_bytes(content[: len(content) // 2])
+    with Rereading(Store(tmp_path / "cache")) as reread:
+        for each in (whole, damaged):
+            reread.add(each)
+        while len(reread.known) < 2:
+            sleep(0.001)
+    assert reread.known[whole.digest] == frozenset()
+    assert len(reread.known[damaged.digest]) == 1

@@ -229,7 +229,7 @@ def make_layers(recipe: Path) -> tuple[Layer, ...]:
     runner = open_assembly(recipe)
     with _sif_in_the_making() as (pool, sif):
         pending = runner.start(pool, sif)
-        fill(sif, pending, runner.job.blobs)
+        fill(sif, pending, runner.job.blobs, lambda _: None)
         return tuple(layer.result() for layer in pending)
 
 

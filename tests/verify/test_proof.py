@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from envbuilder.verify.pair import (
     save_contents,
     save_proof,
 )
-from envbuilder.verify.stored import Known, find_stored
+from envbuilder.verify.stored import Known, find_stored, unpack_large
 from tests.support.pairs import EPOCH, Pair, make_pair
 
 AGAIN = "no byte has changed since both were compared and audited"
@@ -167,6 +168,14 @@ def unpacked(pair: Pair, known: Known, monkeypatch: pytest.MonkeyPatch) -> set[s
     return digests
 
 
+def with_own_layers(pair: Pair, folder: Path) -> Pair:
+    """Return the pair with copies of its layers, for a test to damage."""
+    copies = [shutil.copytree(layer.folder, folder / layer.name) for layer in pair.layers]
+    return replace(
+        pair, layers=[replace(layer, folder=copy) for layer, copy in zip(pair.layers, copies, strict=True)]
+    )
+
+
 def contents(layer: Layer) -> set[str]:
     return {entry.sha256 for entry in read_manifest(layer) if entry.kind is Kind.FILE}
 
@@ -274,7 +283,8 @@ def test_frames_that_a_sif_stores_unpacked_are_the_same_bytes(
 
 
 @pytest.mark.programs
-def test_of_a_blob_that_cannot_be_read_all_contents_are_unpacked(pair: Pair) -> None:
+def test_of_a_blob_that_cannot_be_read_all_contents_are_unpacked(pair: Pair, tmp_path: Path) -> None:
+    pair = with_own_layers(pair, tmp_path)
     known = compare(pair.image, pair.sif, layers=pair.layers, known={}).known
     pair.layers[0].blob.unlink()
     with opened_sif(pair.sif) as system:
@@ -282,3 +292,35 @@ def test_of_a_blob_that_cannot_be_read_all_contents_are_unpacked(pair: Pair) -> 
             pair.layers[1]
         }
     assert compare(pair.image, pair.sif, layers=pair.layers, known=known).findings == ()
+
+
+@pytest.mark.programs
+def test_what_was_unpacked_out_of_the_blobs_is_not_unpacked_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {layer.digest: unpack_large(layer, threading.Event()) for layer in pair.layers}
+    small = {digest for layer in pair.layers for digest in read_blocks(layer).small}
+    large = {digest for layer in pair.layers for digest in read_blocks(layer).large}
+    assert large
+    assert set().union(*known.values()) == small
+    assert unpacked(pair, known, monkeypatch) & large == set()
+    report = compare(pair.image, pair.sif, layers=pair.layers, known=known)
+    assert set(report.known.values()) == {frozenset()}
+
+
+@pytest.mark.programs
+def test_a_damaged_content_of_a_blob_is_not_known(pair: Pair, tmp_path: Path) -> None:
+    layer, stop = with_own_layers(pair, tmp_path).layers[0], threading.Event()
+    for digest, frames in read_blocks(layer).large.items():
+        begin, length, _ = frames[-1]
+        flip(layer.blob, begin + length - 1)
+        flip(layer.blob, begin + length // 2)
+        assert digest in unpack_large(layer, stop)
+    assert unpack_large(layer, stop) == contents(layer) - {EMPTY}
+
+
+@pytest.mark.programs
+def test_after_a_stop_nothing_more_is_unpacked(pair: Pair) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert unpack_large(pair.layers[0], stop) == contents(pair.layers[0]) - {EMPTY}

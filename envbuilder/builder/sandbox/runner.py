@@ -39,6 +39,7 @@ from envbuilder.builder.sandbox.foreign import emulation, make_tools, missing_to
 from envbuilder.builder.sandbox.large_files import empty_large_files
 from envbuilder.builder.sandbox.layer_folders import LayerFolder
 from envbuilder.builder.sandbox.root import SandboxRoot, program_command
+from envbuilder.builder.slots import Places
 from envbuilder.core.cache import link_or_copy, remove_tree
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command
@@ -142,7 +143,7 @@ class Run:
         self._guard = threading.RLock()
         # Each program that makes files and each packing of a layer wants a core, memory and disk. None waits for another while it
         # has its place.
-        self._places = threading.BoundedSemaphore(places(job.limits))
+        self._places = Places(places(job.limits))
         self._layers: dict[Step, Future[Layer]] = {}
         self._folders: dict[Step, Future[LayerFolder]] = {}
 
@@ -189,7 +190,8 @@ class Run:
                 parts[part.name].mkdir()
                 link_or_copy(wheel, parts[part.name] / wheel.name)
         folders = self._made(lower_steps(step, job.plan))
-        with self._places:
+        # Compilers wait for the toolkit, which itself waits for the distribution's packages.
+        with self._places.take(is_urgent=isinstance(step, CudaStep)):
             for part in filter(lambda part: part.is_outside, program.parts):
                 with job.console.step(part.why) as shown:
                     tree = run_outside(part, work / part.name, job.store, job.runner, progress(shown))
