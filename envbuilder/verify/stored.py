@@ -89,9 +89,9 @@ def find_stored(system: Squashfs, layers: Sequence[Layer], *, threads: int) -> d
 
 
 def unpack_large(layer: Layer, stop: threading.Event) -> frozenset[str]:
-    """Unpack the contents of whole frames out of a layer's blob, until `stop` is set. Returns the layer's contents that are not known after it.
+    """Unpack the contents of whole frames out of a layer's blob, until `stop` is set. Returns those that are not known after it.
 
-    Raises OSError for a blob that cannot be read.
+    Contents of shared frames are among these. Raises OSError for a blob that cannot be read.
     """
     blocks, decompressor = read_blocks(layer), zstandard.ZstdDecompressor()
     left = {*blocks.small, *blocks.large}
