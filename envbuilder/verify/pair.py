@@ -3,7 +3,8 @@
 Bytes that were verified are only hashed the next time. A proof is named by everything that decides it: the sha256 of each file of image
 and SIF, what they were compared with, and the code that read and compared them. For each layer it is remembered which contents were
 unpacked from its frames, so that after an edit only new ones are; of a new layer, a build unpacks the large files while compilers run.
-`verify` reads every byte each time: names, sizes and times prove nothing to it. A build hashes no blob that nobody has written to since it was hashed (`builder/hashed_blobs.py`).
+`verify` reads every byte each time: names, sizes and times prove nothing to it. A build hashes no blob that
+nobody has written to since it was hashed (`builder/hashed_blobs.py`).
 """
 
 import contextlib
