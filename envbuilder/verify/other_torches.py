@@ -1,0 +1,131 @@
+"""Read what a torch of a package index defines, and name the release near a locked one that defines the symbols which it lacks."""
+
+import bisect
+import contextlib
+import json
+import logging
+import posixpath
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from zipfile import ZipFile
+
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from envbuilder.compat.tables.torch import CPU, load_torches
+from envbuilder.core.cache import Store, read_proved, save_proved, sha256_text
+from envbuilder.core.errors import FetchError
+from envbuilder.core.models import adapter
+from envbuilder.lock.candidates import TORCH
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.context import Task
+from envbuilder.lock.resolve.sdists import open_index
+from envbuilder.lock.resolve.uv_files import target_tags
+from envbuilder.sources.http import RequestLimits
+from envbuilder.verify.audit.audited_image import read_symbols
+from envbuilder.verify.audit.linked import OF_TORCH, TORCH_LIBRARY, TorchSymbols, abi_of, torch_of
+from envbuilder.verify.member_ends import open_ends
+
+if TYPE_CHECKING:
+    from envbuilder.sources.fetch.source_client import Listed
+
+log = logging.getLogger(__name__)
+_NEAREST: Final = 5  # releases that are looked at: 25 MB each
+_LIMITS: Final = RequestLimits(window=10.0, answer=30.0, wait=5.0)  # the verdict stands without an answer
+
+
+def known_symbols(digest: str, store: Store) -> TorchSymbols | None:
+    """Return what the wheel of torch with this sha256 defines, None if nobody has read it yet."""
+    with contextlib.suppress(OSError, ValueError):
+        text = read_proved(_proof(digest, store))
+        symbols: TorchSymbols = adapter(TorchSymbols).validate_json(text)
+        return symbols
+    return None
+
+
+def keep_symbols(digest: str, symbols: TorchSymbols, store: Store) -> None:
+    save_proved(_proof(digest, store), adapter(TorchSymbols).dump_json(symbols).decode())
+
+
+def _proof(digest: str, store: Store) -> Path:
+    return store.proof(sha256_text(json.dumps(["torch symbols", 2, digest])))  # 2 is the form of what is kept
+
+
+def remote_symbols(opened: AbstractContextManager[ZipFile], title: str, task: Task) -> TorchSymbols:
+    """Read what a wheel of torch in an index defines. Raises FetchError, also for one that cannot be read in parts."""
+    libraries = {}
+    try:
+        with task.context.transfer(f"read what {title} defines", None), opened as wheel:
+            for info in wheel.infolist():
+                folder, name = posixpath.split(info.filename)
+                if folder == "torch/lib" and TORCH_LIBRARY.fullmatch(name):
+                    libraries[name] = read_symbols(open_ends(wheel, info))
+    except ValueError as error:
+        raise FetchError(f"{title} of the index cannot be read in parts: {error}") from error
+    if not libraries:
+        raise FetchError(f"{title} of the index has no library of torch")
+    return torch_of(title, libraries)
+
+
+@dataclass(slots=True)
+class OtherTorches:
+    """The releases of torch in the package index that a wheel allows, beside the locked one."""
+
+    task: Task
+    torch: Artifact  # the locked one
+    pins: Sequence[Requirement]  # on torch
+    may_ask: bool
+    has_failed: bool = False  # the index does not answer, or gives no parts of files
+
+    def which(self, names: Sequence[str]) -> str:
+        """Say which release defines these symbols of torch and what was looked at, "" if that is not known."""
+        looked, them = list[str](), "them" if names[1:] else "it"
+        try:
+            for version, wheel in (
+                self._near(names) if self.may_ask and all(map(OF_TORCH.match, names)) else ()
+            ):
+                looked.append(str(version))
+                if self._read(version, wheel).given.issuperset(names):
+                    return f"; torch {version} defines {them} (looked at {', '.join(looked)})"
+        except (FetchError, OSError) as error:
+            log.info("it is not known which torch defines what %s lacks: %s", self.torch.filename, error)
+            self.has_failed = True
+            looked = looked[:-1]
+        return f"; of torch {', '.join(looked)} none defines {them}" if looked else ""
+
+    def _near(self, names: Iterable[str]) -> list[tuple[Version, "Listed"]]:
+        """Return the newest release of each minor version, the nearest first, those of the symbols' C++ ABI before others."""
+        target, here, fitting = self.task.target, Version(self.torch.version), dict[Version, "Listed"]()
+        tags = set(target_tags(self.task.recipe.python, target.distribution.glibc, target.processor))
+        for listed in open_index(self.task.context, _LIMITS).files(TORCH):
+            with contextlib.suppress(InvalidWheelFilename):
+                version, _, its = parse_wheel_filename(listed.filename)[1:]
+                is_like = (version.local == CPU) == (here.local == CPU) and version.public != here.public
+                if is_like and its & tags and not (version.is_prerelease or listed.yanked):
+                    fitting[version] = listed
+        allowed = [
+            version
+            for version in sorted(fitting)
+            if all(pin.specifier.contains(version) for pin in self.pins)
+        ]
+        every = list({version.release[:2]: version for version in allowed}.values())
+        abi, abis = abi_of(names), {row.version: row.cxx11_abi for row in load_torches().rows}
+        at = bisect.bisect(every, here) - 0.4  # a newer one before the older one that is as near
+        nearest = sorted(
+            every,
+            key=lambda version: (abi not in (None, abis.get(version.public)), abs(every.index(version) - at)),
+        )
+        return [(version, fitting[version]) for version in nearest[:_NEAREST]]
+
+    def _read(self, version: Version, wheel: "Listed") -> TorchSymbols:
+        store, digest = self.task.context.store, wheel.sha256 or sha256_text(wheel.url)
+        symbols = known_symbols(digest, store)
+        if symbols is None:
+            opened = open_index(self.task.context, _LIMITS).open(wheel)
+            symbols = remote_symbols(opened, f"torch {version}", self.task)
+            keep_symbols(digest, symbols, store)
+        return symbols
