@@ -1,11 +1,11 @@
 """Read what a torch of a package index defines, and name the release near a locked one that defines the symbols which it lacks."""
 
-import bisect
 import contextlib
 import json
 import logging
+import math
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from envbuilder.compat.tables.torch import CPU, load_torches
+from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.cache import Store, read_proved, save_proved, sha256_text
 from envbuilder.core.errors import FetchError
 from envbuilder.core.models import adapter
@@ -27,14 +27,14 @@ from envbuilder.lock.resolve.sdists import open_index
 from envbuilder.lock.resolve.uv_files import target_tags
 from envbuilder.sources.http import RequestLimits
 from envbuilder.verify.audit.audited_image import read_symbols
-from envbuilder.verify.audit.linked import OF_TORCH, TORCH_LIBRARY, TorchSymbols, abi_of, torch_of
+from envbuilder.verify.audit.linked import OF_TORCH, TORCH_LIBRARY, TorchSymbols, torch_of
 from envbuilder.verify.member_ends import open_ends
 
 if TYPE_CHECKING:
     from envbuilder.sources.fetch.source_client import Listed
 
 log = logging.getLogger(__name__)
-_NEAREST: Final = 5  # releases that are looked at: 25 MB each
+_LOOKED: Final = 7  # releases that are looked at: 25 MB each
 _LIMITS: Final = RequestLimits(window=10.0, answer=30.0, wait=5.0)  # the verdict stands without an answer
 
 
@@ -82,44 +82,44 @@ class OtherTorches:
     has_failed: bool = False  # the index does not answer, or gives no parts of files
 
     def which(self, names: Sequence[str]) -> str:
-        """Say which release defines these symbols of torch and what was looked at, "" if that is not known."""
-        looked, them = list[str](), "them" if names[1:] else "it"
+        """Say which release defines these symbols of torch and what was looked at, "" if that is not known.
+
+        After the nearest newer and the nearest older release, it goes on where more of the symbols were defined.
+        """
+        looked, them, counts = list[str](), "them" if names[1:] else "it", [math.inf, math.inf]
         try:
-            for version, wheel in (
-                self._near(names) if self.may_ask and all(map(OF_TORCH.match, names)) else ()
-            ):
+            sides = self._sides() if self.may_ask and all(map(OF_TORCH.match, names)) else ()
+            for _ in range(_LOOKED if sides else 0):
+                side = counts.index(max(counts))
+                version, wheel = next(sides[side], (None, None))
+                if not (version and wheel):
+                    counts[side] = -1
+                    continue
+                counts[side] = len(self._read(version, wheel).given.intersection(names))
                 looked.append(str(version))
-                if self._read(version, wheel).given.issuperset(names):
+                if counts[side] == len(names):
                     return f"; torch {version} defines {them} (looked at {', '.join(looked)})"
         except (FetchError, OSError) as error:
             log.info("it is not known which torch defines what %s lacks: %s", self.torch.filename, error)
             self.has_failed = True
-            looked = looked[:-1]
         return f"; of torch {', '.join(looked)} none defines {them}" if looked else ""
 
-    def _near(self, names: Iterable[str]) -> list[tuple[Version, "Listed"]]:
-        """Return the newest release of each minor version, the nearest first, those of the symbols' C++ ABI before others."""
+    def _sides(self) -> "tuple[Iterator[tuple[Version, Listed]], ...]":
+        """Return the newer releases and the older ones, of each minor version the newest, the nearest first."""
         target, here, fitting = self.task.target, Version(self.torch.version), dict[Version, "Listed"]()
         tags = set(target_tags(self.task.recipe.python, target.distribution.glibc, target.processor))
         for listed in open_index(self.task.context, _LIMITS).files(TORCH):
             with contextlib.suppress(InvalidWheelFilename):
                 version, _, its = parse_wheel_filename(listed.filename)[1:]
                 is_like = (version.local == CPU) == (here.local == CPU) and version.public != here.public
-                if is_like and its & tags and not (version.is_prerelease or listed.yanked):
+                is_allowed = all(pin.specifier.contains(version) for pin in self.pins) and not listed.yanked
+                if is_like and is_allowed and its & tags and not version.is_prerelease:
                     fitting[version] = listed
-        allowed = [
-            version
-            for version in sorted(fitting)
-            if all(pin.specifier.contains(version) for pin in self.pins)
-        ]
-        every = list({version.release[:2]: version for version in allowed}.values())
-        abi, abis = abi_of(names), {row.version: row.cxx11_abi for row in load_torches().rows}
-        at = bisect.bisect(every, here) - 0.4  # a newer one before the older one that is as near
-        nearest = sorted(
-            every,
-            key=lambda version: (abi not in (None, abis.get(version.public)), abs(every.index(version) - at)),
+        newest = {version.release[:2]: (version, fitting[version]) for version in sorted(fitting)}.values()
+        return (
+            iter([pair for pair in newest if pair[0] > here]),
+            iter([pair for pair in reversed(newest) if pair[0] < here]),
         )
-        return [(version, fitting[version]) for version in nearest[:_NEAREST]]
 
     def _read(self, version: Version, wheel: "Listed") -> TorchSymbols:
         store, digest = self.task.context.store, wheel.sha256 or sha256_text(wheel.url)

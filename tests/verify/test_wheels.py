@@ -334,8 +334,9 @@ def refusal(bench: Bench, torch: Artifact, view: Artifact) -> str:
 
 WHICH = {
     "torch>=2": "; torch 2.12.1+cpu defines it (looked at 2.14.1+cpu, 2.12.1+cpu)",
-    "torch>=2.13": "; of torch 2.14.1+cpu none defines it",
+    "torch>=2.13": "; of torch 2.14.1+cpu, 2.15.0+cpu none defines it",
     "torch<2.12": "; torch 2.11.0+cpu defines it (looked at 2.11.0+cpu)",
+    "torch!=2.12.*,!=2.14.*": "; torch 2.11.0+cpu defines it (looked at 2.15.0+cpu, 2.11.0+cpu)",
 }
 
 
@@ -346,6 +347,7 @@ def test_the_nearest_torch_that_has_the_symbol_is_named(requires: str, site: Sit
         publish(site, version, GIVEN, GONE)
     publish(site, "2.14.0+cpu", GIVEN, GONE, tag="cp312-cp312-manylinux_2_28_x86_64")
     publish(site, "2.14.1+cpu", GIVEN)
+    publish(site, "2.15.0+cpu", GIVEN)
     torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, requires)
     assert refusal(bench, torch, view) == WHICH[requires]
     asked = len(site.asked)
