@@ -5,9 +5,9 @@ import json
 import logging
 import math
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from zipfile import ZipFile
@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from envbuilder.compat.tables.torch import CPU
 from envbuilder.core.cache import Store, read_proved, save_proved, sha256_text
-from envbuilder.core.errors import FetchError
+from envbuilder.core.errors import FetchError, SpaceError
 from envbuilder.core.models import adapter
 from envbuilder.lock.candidates import TORCH
 from envbuilder.lock.model import Artifact
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envbuilder.sources.fetch.source_client import Listed
 
 log = logging.getLogger(__name__)
-_LOOKED: Final = 7  # releases that are looked at: 25 MB each
+_LOOKED: Final = 8  # releases that are looked at: 25 MB each
 _LIMITS: Final = RequestLimits(window=10.0, answer=30.0, wait=5.0)  # the verdict stands without an answer
 
 
@@ -80,32 +80,34 @@ class OtherTorches:
     pins: Sequence[Requirement]  # on torch
     may_ask: bool
     has_failed: bool = False  # the index does not answer, or gives no parts of files
+    _read: dict[str, TorchSymbols] = field(default_factory=dict)  # by sha256
 
     def which(self, names: Sequence[str]) -> str:
         """Say which release defines these symbols of torch and what was looked at, "" if that is not known.
 
-        After the nearest newer and the nearest older release, it goes on where more of the symbols were defined.
+        It goes on, among newer and older releases, where more of the symbols were defined, otherwise with the nearest.
         """
-        looked, them, counts = list[str](), "them" if names[1:] else "it", [math.inf, math.inf]
+        looked, them = list[str](), "them" if names[1:] else "it"
         try:
-            sides = self._sides() if self.may_ask and all(map(OF_TORCH.match, names)) else ()
-            for _ in range(_LOOKED if sides else 0):
-                side = counts.index(max(counts))
-                version, wheel = next(sides[side], (None, None))
-                if not (version and wheel):
-                    counts[side] = -1
-                    continue
-                counts[side] = len(self._read(version, wheel).given.intersection(names))
+            sides = self._sides() if self.may_ask and all(map(OF_TORCH.match, names)) else []
+            orders = [
+                (-math.inf, 0) for _ in sides
+            ]  # of a side: symbols that its last release defines, releases
+            while any(sides) and len(looked) < _LOOKED:
+                at = min((at for at, side in enumerate(sides) if side), key=orders.__getitem__)
+                version, wheel = sides[at].pop()
+                count = self._count(version, wheel, names)
+                orders[at] = (-count, orders[at][1] + 1)
                 looked.append(str(version))
-                if counts[side] == len(names):
+                if count == len(names):
                     return f"; torch {version} defines {them} (looked at {', '.join(looked)})"
-        except (FetchError, OSError) as error:
+        except (FetchError, SpaceError, OSError) as error:
             log.info("it is not known which torch defines what %s lacks: %s", self.torch.filename, error)
             self.has_failed = True
         return f"; of torch {', '.join(looked)} none defines {them}" if looked else ""
 
-    def _sides(self) -> "tuple[Iterator[tuple[Version, Listed]], ...]":
-        """Return the newer releases and the older ones, of each minor version the newest, the nearest first."""
+    def _sides(self) -> "list[list[tuple[Version, Listed]]]":
+        """Return the newer releases and the older ones, of each minor version the newest, the nearest last."""
         target, here, fitting = self.task.target, Version(self.torch.version), dict[Version, "Listed"]()
         tags = set(target_tags(self.task.recipe.python, target.distribution.glibc, target.processor))
         for listed in open_index(self.task.context, _LIMITS).files(TORCH):
@@ -116,16 +118,18 @@ class OtherTorches:
                 if is_like and is_allowed and its & tags and not version.is_prerelease:
                     fitting[version] = listed
         newest = {version.release[:2]: (version, fitting[version]) for version in sorted(fitting)}.values()
-        return (
-            iter([pair for pair in newest if pair[0] > here]),
-            iter([pair for pair in reversed(newest) if pair[0] < here]),
-        )
+        newer = [pair for pair in newest if pair[0] > here]
+        return [newer[::-1], [pair for pair in newest if pair[0] < here]]
 
-    def _read(self, version: Version, wheel: "Listed") -> TorchSymbols:
+    def _count(self, version: Version, wheel: "Listed", names: Sequence[str]) -> int:
+        """Return how many of the symbols a release defines. The number is kept, since all of a torch's symbols have 18 MB."""
         store, digest = self.task.context.store, wheel.sha256 or sha256_text(wheel.url)
-        symbols = known_symbols(digest, store)
-        if symbols is None:
-            opened = open_index(self.task.context, _LIMITS).open(wheel)
-            symbols = remote_symbols(opened, f"torch {version}", self.task)
-            keep_symbols(digest, symbols, store)
-        return symbols
+        proof = store.proof(sha256_text(json.dumps(["of these symbols, torch defines", digest, names])))
+        with contextlib.suppress(OSError, ValueError):
+            return int(read_proved(proof))
+        if digest not in self._read:
+            title, opened = f"torch {version}", open_index(self.task.context, _LIMITS).open(wheel)
+            self._read[digest] = known_symbols(digest, store) or remote_symbols(opened, title, self.task)
+        count = len(self._read[digest].given.intersection(names))
+        save_proved(proof, str(count))
+        return count
