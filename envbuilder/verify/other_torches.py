@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from envbuilder.compat.tables.torch import CPU
+from envbuilder.compat.tables.torch import CPU, load_torches
 from envbuilder.core.cache import Store, read_proved, save_proved, sha256_text
 from envbuilder.core.errors import FetchError, SpaceError
 from envbuilder.core.models import adapter
@@ -27,7 +27,7 @@ from envbuilder.lock.resolve.sdists import open_index
 from envbuilder.lock.resolve.uv_files import target_tags
 from envbuilder.sources.http import RequestLimits
 from envbuilder.verify.audit.audited_image import read_symbols
-from envbuilder.verify.audit.linked import OF_TORCH, TORCH_LIBRARY, TorchSymbols, torch_of
+from envbuilder.verify.audit.linked import OF_TORCH, TORCH_LIBRARY, TorchSymbols, abi_of, torch_of
 from envbuilder.verify.member_ends import open_ends
 
 if TYPE_CHECKING:
@@ -85,19 +85,23 @@ class OtherTorches:
     def which(self, names: Sequence[str]) -> str:
         """Say which release defines these symbols of torch and what was looked at, "" if that is not known.
 
-        It goes on, among newer and older releases, where more of the symbols were defined, otherwise with the nearest.
+        Of newer and older releases, the next is of the side where more were defined, or of the symbols' C++ ABI, or nearer.
         """
         looked, them = list[str](), "them" if names[1:] else "it"
+        abis = {row.version: row.cxx11_abi for row in load_torches().rows}
         try:
             sides = self._sides() if self.may_ask and all(map(OF_TORCH.match, names)) else []
-            orders = [
-                (-math.inf, 0) for _ in sides
-            ]  # of a side: symbols that its last release defines, releases
+            counts, numbers, abi = [math.inf] * len(sides), [0] * len(sides), abi_of(names)
+
+            def order(at: int) -> tuple[float, bool, int]:
+                is_other = abi not in (None, abis.get(sides[at][-1][0].public))
+                return -counts[at], is_other, numbers[at]
+
             while any(sides) and len(looked) < _LOOKED:
-                at = min((at for at, side in enumerate(sides) if side), key=orders.__getitem__)
+                at = min((at for at, side in enumerate(sides) if side), key=order)
                 version, wheel = sides[at].pop()
-                count = self._count(version, wheel, names)
-                orders[at] = (-count, orders[at][1] + 1)
+                counts[at] = count = self._count(version, wheel, names)
+                numbers[at] += 1
                 looked.append(str(version))
                 if count == len(names):
                     return f"; torch {version} defines {them} (looked at {', '.join(looked)})"
