@@ -18,7 +18,7 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -65,6 +65,7 @@ from envbuilder.verify.audit.audited_image import (
 from envbuilder.verify.audit.libraries import capabilities
 from envbuilder.verify.audit.linked import Linker, TorchSymbols, links_torch, listed, torch_in
 from envbuilder.verify.audit.needed import Lacks, Loader, by_owner
+from envbuilder.verify.member_ends import open_ends
 from envbuilder.verify.other_torches import OtherTorches, keep_symbols, known_symbols, remote_symbols
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ _RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 # The symbol versions of the C and the C++ library, numbered in order.
 _OF_SYSTEM: Final = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)")
 _LIBSTDCXX: Final = "libstdc++6"  # Debian's and Ubuntu's package
+_LARGE: Final = 64 << 20  # bytes of a wheel whose ends are a small part of it
 _NCCL: Final = "libnccl.so.2"
 _DATA: Final = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.*)")  # installed beside the packages
 _HINT: Final = "take a version or a build of the package for this environment, or build it from its sources as an extension"
@@ -94,7 +96,10 @@ class WheelTarget:
 
 @dataclass(slots=True)
 class WheelTree:
-    """The files of a wheel at their places in an environment. Files that may be ELF are unpacked into a folder when they are opened."""
+    """The files of a wheel at their places in an environment. Files that may be ELF are unpacked into a folder when they are opened.
+
+    Of a wheel that an index has, their ends alone are read.
+    """
 
     wheel: zipfile.ZipFile
     site: str
@@ -112,7 +117,9 @@ class WheelTree:
             size += info.file_size
             if not info.is_dir() and path.startswith(f"{self.site}/"):
                 self._members[path] = info
-        packed = Path(self.wheel.filename or "").stat().st_size
+        packed = sum(info.compress_size for info in self._members.values())
+        if self.wheel.filename:
+            packed = Path(self.wheel.filename).stat().st_size
         need_within("bytes of its files", size, most_unpacked(packed, ARCHIVE_SPARE))
         self.entries += _entries({path: info.file_size for path, info in self._members.items()})
 
@@ -120,6 +127,8 @@ class WheelTree:
         info = self._members[path]
         if ".so" not in posixpath.basename(path):
             return self.wheel.open(info)
+        if not self.wheel.filename:
+            return open_ends(self.wheel, info)
         unpacked = self.folder / f"{info.header_offset}"
         if not unpacked.exists():
             with self.wheel.open(info) as source, unpacked.open("wb") as target:
@@ -152,10 +161,12 @@ def _entries(sizes: Mapping[str, int]) -> list[Entry]:
 
 
 @contextlib.contextmanager
-def open_wheel(path: Path, store: Store, python: str) -> Iterator[AuditedImage]:
+def open_wheel(
+    path: Path | contextlib.AbstractContextManager[zipfile.ZipFile], store: Store, python: str
+) -> Iterator[AuditedImage]:
     """Yield a wheel as an image that holds it alone. Raises FetchError if it cannot be read, now or in the block."""
     try:
-        with store.workspace() as work, BoundedZip(path) as wheel:
+        with store.workspace() as work, BoundedZip(path) if isinstance(path, Path) else path as wheel:
             yield read_audited(
                 WheelTree(wheel, f"opt/env/lib/python{python}/site-packages", work), outside=ImageTexts()
             )
@@ -285,6 +296,12 @@ def judge_wheels(task: Task, lock: Lock) -> None:
         for kernel in lock.kernels:
             _fetch(kernel.files, task)
             findings += _judged_kernel(kernel, torch, task, lock, may_fetch=True).findings
+        early = [
+            _judged_early(wheel, OtherTorches(task, torch, pins[wheel], may_ask=True), lock)
+            for wheel in unknown
+        ]
+        if any(early):
+            unknown, findings = [], [*findings, *(finding for each in early for finding in each)]
         _fetch(unknown, task)
         for wheel in unknown:
             may_fetch = not _is_pinned(pins[wheel])
@@ -359,15 +376,49 @@ def _judged(wheel: Artifact, others: OtherTorches, task: Task, lock: Lock, *, ma
         )
     # In place of a wheel that `lock` chose there is another one, or a build.
     refused = {AuditCode.NO_CODE} if is_chosen else set[AuditCode]()
-    placed = tuple(
+    verdict = _Verdict(findings=_placed(findings, wheel, refused), is_whole=is_whole)
+    return verdict if others.has_failed else _keep(verdict, wheel, torch, task, lock)
+
+
+def _judged_early(wheel: Artifact, others: OtherTorches, lock: Lock) -> tuple[Finding, ...]:
+    """Return why a large wheel of an index cannot load, by the ends of its files; nothing if that needs all of it."""
+    task, torch, store = others.task, others.torch, others.task.context.store
+    is_other = wheel.name == nccl_package(task.recipe) or _is_pinned(others.pins)
+    if is_other or wheel.size < _LARGE or store.has_artifact(wheel.sha256):
+        return ()
+    try:
+        opened = open_index(task.context).open_artifact(wheel)
+        with (
+            task.context.transfer(f"look into {wheel.filename}", None),
+            open_wheel(opened, store, task.recipe.python) as image,
+        ):
+            symbols = (
+                torch_symbols(torch, task, may_fetch=True) if any(map(links_torch, image.elves)) else None
+            )
+            target = replace(_target(task, lock, symbols), gpus=())  # their code lies between the ends
+            findings = _placed(tuple(judge(image, target, others.which)), wheel)
+    except FetchError as error:
+        log.info("%s is fetched to be judged: %s", wheel.filename, error.message)
+        return ()
+    # What is not readable here might define what others lack.
+    is_read = all(finding.code != AuditCode.UNREADABLE for finding in findings)
+    wrong = tuple(finding for finding in findings if is_read and finding.severity is Severity.ERROR)
+    if wrong and not others.has_failed:
+        _keep(_Verdict(findings=wrong), wheel, torch, task, lock)
+    return wrong
+
+
+def _placed(
+    findings: Iterable[Finding], wheel: Artifact, refused: Collection[AuditCode] = ()
+) -> tuple[Finding, ...]:
+    """Return the findings with their places in a wheel. Those of a code in `refused` become errors."""
+    return tuple(
         replace(
             finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}",
             severity=Severity.ERROR if finding.code in refused else finding.severity,
         )
         for finding in findings
     )  # fmt: skip
-    verdict = _Verdict(findings=placed, is_whole=is_whole)
-    return verdict if others.has_failed else _keep(verdict, wheel, torch, task, lock)
 
 
 def _keep(verdict: _Verdict, wheel: Artifact, torch: Artifact, task: Task, lock: Lock) -> _Verdict:

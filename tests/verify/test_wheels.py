@@ -14,7 +14,7 @@ from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.model import Artifact, Chosen, Lock, LockedKernel
 from envbuilder.sources.http import session as wire
 from envbuilder.sources.names import Sources
-from envbuilder.verify import examine_locked
+from envbuilder.verify import examine_locked, wheels
 from envbuilder.verify.audit.linked import TorchSymbols
 from envbuilder.verify.wheels import WheelTarget, judge, judge_wheels, open_wheel
 from tests.support.elves import gpu_library, library
@@ -376,6 +376,23 @@ def test_torch_is_fetched_where_no_parts_of_it_are_given(ranges: bool, site: Sit
     site.ranges = ranges
     bench.judge(torch, view)
     assert bench.context.store.has_artifact(torch.sha256) is not ranges
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_large_wheel_is_refused_before_it_is_fetched(
+    is_readable: bool, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(wheels, "_LARGE", 0)
+    bench = Bench(tmp_path, site.url)
+    more = {} if is_readable else {"view_libs/more.so": FITS[:100]}
+    torch = bench.wheel("torch", C10)
+    view = bench.wheel("view", {"view.abi3.so": OTHER, **more}, "torch>=2")
+    site.put("view", view.filename, (bench.folder / view.filename).read_bytes())
+    (bench.folder / view.filename).unlink()
+    for _ in range(2):
+        with pytest.raises(IncompatibleError, match="1 module of the chosen wheels"):
+            bench.judge(torch, view)
+    assert bench.context.store.has_artifact(view.sha256) is not is_readable
 
 
 # What `check` says of the wheels in the cache
