@@ -296,17 +296,14 @@ def judge_wheels(task: Task, lock: Lock) -> None:
         for kernel in lock.kernels:
             _fetch(kernel.files, task)
             findings += _judged_kernel(kernel, torch, task, lock, may_fetch=True).findings
-        early = [
-            _judged_early(wheel, OtherTorches(task, torch, pins[wheel], may_ask=True), lock)
-            for wheel in unknown
-        ]
-        if any(early):
-            unknown, findings = [], [*findings, *(finding for each in early for finding in each)]
+        others = {wheel: OtherTorches(task, torch, pins[wheel], may_ask=True) for wheel in unknown}
+        early = [finding for wheel in unknown for finding in _judged_early(wheel, others[wheel], lock)]
+        if early:
+            findings, unknown = [*findings, *early], []
         _fetch(unknown, task)
         for wheel in unknown:
             may_fetch = not _is_pinned(pins[wheel])
-            others = OtherTorches(task, torch, pins[wheel], may_ask=True)
-            findings += _judged(wheel, others, task, lock, may_fetch=may_fetch).findings
+            findings += _judged(wheel, others[wheel], lock, may_fetch=may_fetch).findings
     except (FetchError, SpaceError) as error:  # a build would end with it; the lock does not depend on it
         log.warning("not all wheels are judged: %s", error.message)
     wrong = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
@@ -337,7 +334,7 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
         is_slow, title = bool(pins) or each.is_torchs, f"judge {each.wheel.filename}"
         others = OtherTorches(task, torch, pins, may_ask=False)
         with task.context.transfer(title, None) if is_slow else contextlib.nullcontext():
-            return _judged(each.wheel, others, task, lock, may_fetch=False)
+            return _judged(each.wheel, others, lock, may_fetch=False)
 
     judges = {kernel.name: functools.partial(of_kernel, kernel) for kernel in lock.kernels}
     for each in find_candidates(task.recipe, lock, store):
@@ -357,9 +354,10 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
     )
 
 
-def _judged(wheel: Artifact, others: OtherTorches, task: Task, lock: Lock, *, may_fetch: bool) -> _Verdict:
+def _judged(wheel: Artifact, others: OtherTorches, lock: Lock, *, may_fetch: bool) -> _Verdict:
     """Judge a wheel of the cache, and keep the verdict there."""
-    store, torch, is_chosen = task.context.store, others.torch, wheel.name in chosen_names(lock)
+    task, torch, is_chosen = others.task, others.torch, wheel.name in chosen_names(lock)
+    store = task.context.store
     if wheel.name == nccl_package(task.recipe):
         return _keep(_judge_nccl(wheel, torch, task, may_fetch=may_fetch), wheel, torch, task, lock)
     with open_wheel(store.artifact(wheel.sha256), store, task.recipe.python) as image:
