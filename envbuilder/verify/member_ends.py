@@ -20,6 +20,7 @@ _TAILS: Final = (3 << 19, 3 << 20, 6 << 20, 12 << 20)  # the same of an end, unt
 _SEARCHED: Final = 1 << 20  # bytes in which a block must begin; most have 50 kB
 _MOST: Final = 256 << 20  # bytes of a start or an end; those of torch have 80 MB
 _TRIED: Final = 256  # bytes after which nearly every wrong place for a block is refused
+_ATTEMPTS: Final = 50  # places for a block that may be inflated to the end; the first one mostly is
 _RAW: Final = -15  # deflate without a header
 _DYNAMIC: Final = 0b100  # the first three bits of a block with its own codes, which is not the last
 _WINDOWS: Final = (bytes(1 << 15), b"\xff" * (1 << 15))
@@ -58,7 +59,7 @@ class _Ends(io.RawIOBase):
         start, stop = self._at, self._size if size < 0 else min(self._at + size, self._size)
         self._at = max(start, stop)
         if start < self._size // 2:
-            while len(self._head) < stop and self._fed < _HEAD:
+            while len(self._head) < stop <= _MOST and self._fed < _HEAD:
                 self._raw.seek(self._start + self._fed)
                 self._head += self._inflater.decompress(self._raw.read(_PIECE), _MOST)
                 self._fed += _PIECE
@@ -81,15 +82,19 @@ def _inflate_end(data: bytes) -> tuple[bytes, ...]:
     """Inflate the end of a deflate stream from the first block that begins in it, after each window. Nothing if none is seen."""
     number = int.from_bytes(data, "little")
     shifted = tuple((number >> bits).to_bytes(len(data), "little") for bits in range(8))
+    left = _ATTEMPTS
     for at, stream in itertools.product(range(min(len(data), _SEARCHED)), shifted):
         if stream[at] & 0b111 != _DYNAMIC:
             continue
         with contextlib.suppress(zlib.error):
-            zlib.decompressobj(_RAW, zdict=_WINDOWS[0]).decompress(stream[at : at + _TRIED])
+            zlib.decompressobj(_RAW, zdict=_WINDOWS[0]).decompress(stream[at : at + _TRIED], _TRIED)
+            left -= 1
             inflaters = [zlib.decompressobj(_RAW, zdict=window) for window in _WINDOWS]
             ends = tuple(inflater.decompress(stream[at:], _MOST) for inflater in inflaters)
             if all(
                 inflater.eof and len(inflater.unused_data) <= 1 for inflater in inflaters
             ):  # bits were cut
                 return ends
+        if left == 0:
+            break
     return ()

@@ -3,7 +3,9 @@
 import io
 import random
 import subprocess
+import time
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,17 @@ def test_a_small_file_is_read_as_a_whole_and_a_large_one_must_be_deflated():
         pytest.raises(ValueError, match="not packed by deflate"),
     ):
         open_ends(wheel, wheel.getinfo(NAME))
+
+
+def test_blocks_that_lead_to_no_end_are_given_up():
+    packer, text = zlib.compressobj(wbits=-15), repeating(3 << 20)
+    data = b"".join(
+        packer.compress(text[at : at + 600]) + packer.flush(zlib.Z_FULL_FLUSH)
+        for at in range(0, len(text), 600)
+    )
+    started = time.process_time()
+    assert member_ends._inflate_end(data) == ()
+    assert time.process_time() - started < 10, "each of 5,000 blocks would be inflated to the end"
 
 
 @pytest.mark.programs
