@@ -4,8 +4,9 @@
 new wheels, and `check` with those of the cache. Wheels are judged that are in the cache, and those that a recipe names or whose name
 has `torch`, if they require torch.
 Some link torch and do not require it: those of the table of CUDA packages are judged too, and what a recipe names and the cache has.
-They are fetched, as a build would do. A wheel of torch has a GB, so it is fetched only for a wheel that links torch and does not
-pin its release, and for another NCCL than torch's own. `verify` checks all files of a build.
+They are fetched, as a build would do. A wheel of torch has a GB, so the ends of its libraries are read instead, and it is fetched
+only from a server that gives no parts of a file. Both happen only for a wheel that links torch and does not pin its release, and for
+another NCCL than torch's own. `verify` checks all files of a build.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -50,6 +51,7 @@ from envbuilder.lock.model import Artifact, Lock, LockedKernel
 from envbuilder.lock.resolve.context import Task
 from envbuilder.lock.resolve.held import applies, read_requirements
 from envbuilder.lock.resolve.nccl import nccl_package
+from envbuilder.lock.resolve.sdists import open_index
 from envbuilder.steps.gpu_code import CUBIN, PTX, GpuCode, read_gpu_code
 from envbuilder.verify.audit.audited_image import (
     AuditCode,
@@ -63,15 +65,17 @@ from envbuilder.verify.audit.audited_image import (
 from envbuilder.verify.audit.libraries import capabilities
 from envbuilder.verify.audit.linked import Linker, TorchSymbols, links_torch, listed, torch_in
 from envbuilder.verify.audit.needed import Lacks, Loader, by_owner
+from envbuilder.verify.member_ends import open_ends
+from envbuilder.verify.other_torches import OtherTorches, keep_symbols, known_symbols, remote_symbols
 
 log = logging.getLogger(__name__)
-_SYMBOLS: Final = 2  # the form of what is kept of a torch
 # The libraries of a toolkit whose number is that of its CUDA.
 _OF_CUDA: Final = re.compile(r"lib(cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)[\d.]*")
 _RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 # The symbol versions of the C and the C++ library, numbered in order.
 _OF_SYSTEM: Final = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)")
 _LIBSTDCXX: Final = "libstdc++6"  # Debian's and Ubuntu's package
+_LARGE: Final = 64 << 20  # bytes of a wheel whose ends are a small part of it
 _NCCL: Final = "libnccl.so.2"
 _DATA: Final = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.*)")  # installed beside the packages
 _HINT: Final = "take a version or a build of the package for this environment, or build it from its sources as an extension"
@@ -92,7 +96,10 @@ class WheelTarget:
 
 @dataclass(slots=True)
 class WheelTree:
-    """The files of a wheel at their places in an environment. Files that may be ELF are unpacked into a folder when they are opened."""
+    """The files of a wheel at their places in an environment. Files that may be ELF are unpacked into a folder when they are opened.
+
+    Of a wheel that an index has, their ends alone are read.
+    """
 
     wheel: zipfile.ZipFile
     site: str
@@ -110,7 +117,9 @@ class WheelTree:
             size += info.file_size
             if not info.is_dir() and path.startswith(f"{self.site}/"):
                 self._members[path] = info
-        packed = Path(self.wheel.filename or "").stat().st_size
+        packed = sum(info.compress_size for info in self._members.values())
+        if self.wheel.filename:
+            packed = Path(self.wheel.filename).stat().st_size
         need_within("bytes of its files", size, most_unpacked(packed, ARCHIVE_SPARE))
         self.entries += _entries({path: info.file_size for path, info in self._members.items()})
 
@@ -118,6 +127,8 @@ class WheelTree:
         info = self._members[path]
         if ".so" not in posixpath.basename(path):
             return self.wheel.open(info)
+        if not self.wheel.filename:
+            return open_ends(self.wheel, info)
         unpacked = self.folder / f"{info.header_offset}"
         if not unpacked.exists():
             with self.wheel.open(info) as source, unpacked.open("wb") as target:
@@ -150,10 +161,12 @@ def _entries(sizes: Mapping[str, int]) -> list[Entry]:
 
 
 @contextlib.contextmanager
-def open_wheel(path: Path, store: Store, python: str) -> Iterator[AuditedImage]:
+def open_wheel(
+    path: Path | contextlib.AbstractContextManager[zipfile.ZipFile], store: Store, python: str
+) -> Iterator[AuditedImage]:
     """Yield a wheel as an image that holds it alone. Raises FetchError if it cannot be read, now or in the block."""
     try:
-        with store.workspace() as work, BoundedZip(path) as wheel:
+        with store.workspace() as work, BoundedZip(path) if isinstance(path, Path) else path as wheel:
             yield read_audited(
                 WheelTree(wheel, f"opt/env/lib/python{python}/site-packages", work), outside=ImageTexts()
             )
@@ -164,8 +177,13 @@ def open_wheel(path: Path, store: Store, python: str) -> Iterator[AuditedImage]:
 # ---- the verdict
 
 
-def judge(image: AuditedImage, target: WheelTarget) -> Iterator[Finding]:
-    """Yield what does not fit, by the first reason of each file. An error is a module whose import fails for certain."""
+def judge(
+    image: AuditedImage, target: WheelTarget, which: Callable[[Sequence[str]], str] = lambda _: ""
+) -> Iterator[Finding]:
+    """Yield what does not fit, by the first reason of each file. An error is a module whose import fails for certain.
+
+    `which` names the torch that defines symbols which the target's lacks.
+    """
     loader = Loader(image, target.machine)
     linker = Linker(loader, target.torch, is_whole=False) if target.torch else None
     bundled = {name for elf in image.elves for name in (elf.name, posixpath.basename(elf.path))}
@@ -207,9 +225,10 @@ def judge(image: AuditedImage, target: WheelTarget) -> Iterator[Finding]:
         for owner, files, is_error in by_owner(loader, lacks):
             lead = f"`import {owner}` fails" if is_error else f"a part of `{owner}` will not load"
             names = sorted({name for names in files.values() for name in names})
+            other = which(names) if is_error and code is AuditCode.UNDEFINED else ""
             yield Finding(
                 code=code, severity=Severity.ERROR if is_error else Severity.WARNING, where=next(iter(files)),
-                message=f"{lead}: {describe(names)}{same_in(list(files))}", hint=_HINT if is_error else "",
+                message=f"{lead}: {describe(names)}{other}{same_in(list(files))}", hint=_HINT if is_error else "",
             )  # fmt: skip
     for path, why in image.unreadable.items():
         yield Finding(code=AuditCode.UNREADABLE, severity=Severity.WARNING, where=path, message=why)
@@ -277,10 +296,14 @@ def judge_wheels(task: Task, lock: Lock) -> None:
         for kernel in lock.kernels:
             _fetch(kernel.files, task)
             findings += _judged_kernel(kernel, torch, task, lock, may_fetch=True).findings
+        others = {wheel: OtherTorches(task, torch, pins[wheel], may_ask=True) for wheel in unknown}
+        early = [finding for wheel in unknown for finding in _judged_early(wheel, others[wheel], lock)]
+        if early:
+            findings, unknown = [*findings, *early], []
         _fetch(unknown, task)
         for wheel in unknown:
             may_fetch = not _is_pinned(pins[wheel])
-            findings += _judged(wheel, pins[wheel], torch, task, lock, may_fetch=may_fetch).findings
+            findings += _judged(wheel, others[wheel], lock, may_fetch=may_fetch).findings
     except (FetchError, SpaceError) as error:  # a build would end with it; the lock does not depend on it
         log.warning("not all wheels are judged: %s", error.message)
     wrong = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
@@ -309,8 +332,9 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
             return _Verdict()
         # Others are read in a moment, and torch's symbols in ten seconds.
         is_slow, title = bool(pins) or each.is_torchs, f"judge {each.wheel.filename}"
+        others = OtherTorches(task, torch, pins, may_ask=False)
         with task.context.transfer(title, None) if is_slow else contextlib.nullcontext():
-            return _judged(each.wheel, pins, torch, task, lock, may_fetch=False)
+            return _judged(each.wheel, others, lock, may_fetch=False)
 
     judges = {kernel.name: functools.partial(of_kernel, kernel) for kernel in lock.kernels}
     for each in find_candidates(task.recipe, lock, store):
@@ -330,20 +354,19 @@ def examine_wheels(task: Task, lock: Lock) -> Verdicts:
     )
 
 
-def _judged(
-    wheel: Artifact, pins: Sequence[Requirement], torch: Artifact, task: Task, lock: Lock, *, may_fetch: bool
-) -> _Verdict:
+def _judged(wheel: Artifact, others: OtherTorches, lock: Lock, *, may_fetch: bool) -> _Verdict:
     """Judge a wheel of the cache, and keep the verdict there."""
-    store, is_chosen = task.context.store, wheel.name in chosen_names(lock)
+    task, torch, is_chosen = others.task, others.torch, wheel.name in chosen_names(lock)
+    store = task.context.store
     if wheel.name == nccl_package(task.recipe):
         return _keep(_judge_nccl(wheel, torch, task, may_fetch=may_fetch), wheel, torch, task, lock)
     with open_wheel(store.artifact(wheel.sha256), store, task.recipe.python) as image:
         links = any(map(links_torch, image.elves))
-        if not (links or pins or is_chosen or TORCH in wheel.name):
+        if not (links or others.pins or is_chosen or TORCH in wheel.name):
             keep_plain(wheel, store)
             return _Verdict()
         symbols = torch_symbols(torch, task, may_fetch=may_fetch) if links else None
-        findings = tuple(judge(image, _target(task, lock, symbols)))
+        findings = tuple(judge(image, _target(task, lock, symbols), others.which))
     is_whole = symbols is not None or not links
     if not findings:
         log.info(
@@ -351,14 +374,49 @@ def _judged(
         )
     # In place of a wheel that `lock` chose there is another one, or a build.
     refused = {AuditCode.NO_CODE} if is_chosen else set[AuditCode]()
-    placed = tuple(
+    verdict = _Verdict(findings=_placed(findings, wheel, refused), is_whole=is_whole)
+    return verdict if others.has_failed else _keep(verdict, wheel, torch, task, lock)
+
+
+def _judged_early(wheel: Artifact, others: OtherTorches, lock: Lock) -> tuple[Finding, ...]:
+    """Return why a large wheel of an index cannot load, by the ends of its files; nothing if that needs all of it."""
+    task, torch, store = others.task, others.torch, others.task.context.store
+    is_other = wheel.name == nccl_package(task.recipe) or _is_pinned(others.pins)
+    if is_other or wheel.size < _LARGE or store.has_artifact(wheel.sha256):
+        return ()
+    try:
+        opened = open_index(task.context).open_artifact(wheel)
+        with (
+            task.context.transfer(f"look into {wheel.filename}", None),
+            open_wheel(opened, store, task.recipe.python) as image,
+        ):
+            symbols = (
+                torch_symbols(torch, task, may_fetch=True) if any(map(links_torch, image.elves)) else None
+            )
+            target = replace(_target(task, lock, symbols), gpus=())  # their code lies between the ends
+            findings = _placed(tuple(judge(image, target, others.which)), wheel)
+    except FetchError as error:
+        log.info("%s is fetched to be judged: %s", wheel.filename, error.message)
+        return ()
+    # What is not readable here might define what others lack.
+    is_read = all(finding.code != AuditCode.UNREADABLE for finding in findings)
+    wrong = tuple(finding for finding in findings if is_read and finding.severity is Severity.ERROR)
+    if wrong and not others.has_failed:
+        _keep(_Verdict(findings=wrong), wheel, torch, task, lock)
+    return wrong
+
+
+def _placed(
+    findings: Iterable[Finding], wheel: Artifact, refused: Collection[AuditCode] = ()
+) -> tuple[Finding, ...]:
+    """Return the findings with their places in a wheel. Those of a code in `refused` become errors."""
+    return tuple(
         replace(
             finding, where=f"{wheel.filename}: {finding.where.rpartition('site-packages/')[2]}",
             severity=Severity.ERROR if finding.code in refused else finding.severity,
         )
         for finding in findings
     )  # fmt: skip
-    return _keep(_Verdict(findings=placed, is_whole=is_whole), wheel, torch, task, lock)
 
 
 def _keep(verdict: _Verdict, wheel: Artifact, torch: Artifact, task: Task, lock: Lock) -> _Verdict:
@@ -404,7 +462,8 @@ def _judged_kernel(
     image = read_audited(tree, outside=ImageTexts())
     links = any(map(links_torch, image.elves))
     symbols = torch_symbols(torch, task, may_fetch=may_fetch) if links else None
-    findings = tuple(judge(image, _target(task, lock, symbols)))
+    others = OtherTorches(task, torch, (), may_ask=may_fetch)
+    findings = tuple(judge(image, _target(task, lock, symbols), others.which))
     if not findings:
         log.info("%s fits: %s", kernel.name, kernel.variant)
     hint = "take another revision of the kernel, or another release of torch"
@@ -481,19 +540,24 @@ def _is_pinned(pins: Sequence[Requirement]) -> bool:
 
 def torch_symbols(torch: Artifact, task: Task, *, may_fetch: bool) -> TorchSymbols | None:
     """Return what a wheel of torch defines, read once for each sha256. None if it is neither known nor fetched."""
-    context = task.context
-    key = context.store.proof(sha256_text(json.dumps(["torch symbols", _SYMBOLS, torch.sha256])))
-    with contextlib.suppress(OSError, ValueError):
-        kept: TorchSymbols = adapter(TorchSymbols).validate_json(read_proved(key))
-        return kept
-    if not context.store.has_artifact(torch.sha256):
+    store, symbols = task.context.store, known_symbols(torch.sha256, task.context.store)
+    if symbols:
+        return symbols
+    if not store.has_artifact(torch.sha256):
         if not may_fetch:
             return None
-        _fetch((torch,), task)
-    with open_wheel(context.store.artifact(torch.sha256), context.store, task.recipe.python) as image:
-        symbols = torch_in(image)
+        try:
+            symbols = remote_symbols(
+                open_index(task.context).open_artifact(torch), f"torch {torch.version}", task
+            )
+        except FetchError as error:
+            log.info("%s is fetched as a whole: %s", torch.filename, error.message)
+            _fetch((torch,), task)
+    if symbols is None:
+        with open_wheel(store.artifact(torch.sha256), store, task.recipe.python) as image:
+            symbols = torch_in(image)
     if symbols:
-        save_proved(key, adapter(TorchSymbols).dump_json(symbols).decode())
+        keep_symbols(torch.sha256, symbols, store)
     return symbols
 
 

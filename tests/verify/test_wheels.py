@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +12,16 @@ from envbuilder.core.cache import Store, sha256_bytes
 from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.lock.model import Artifact, Chosen, Lock, LockedKernel
+from envbuilder.sources.http import session as wire
 from envbuilder.sources.names import Sources
-from envbuilder.verify import examine_locked
+from envbuilder.verify import examine_locked, wheels
 from envbuilder.verify.audit.linked import TorchSymbols
 from envbuilder.verify.wheels import WheelTarget, judge, judge_wheels, open_wheel
 from tests.support.elves import gpu_library, library
 from tests.support.locks import make_artifact, make_lock, make_means, make_recipe, make_task
 from tests.support.package_sources import write_wheel
+from tests.support.serving import ask_directly, serving
+from tests.support.wheel_index import Handler, Site, zipped
 
 GIVEN, GONE = "_ZN3c1010TensorImplD1Ev", "_ZN2at4_ops4gone4callERKNS_6TensorE"
 WRAP = "_Z16THPVariable_WrapN2at10TensorBaseE"
@@ -135,9 +138,9 @@ C10 = {"torch/lib/libc10.so": library(soname="libc10.so", defined=(GIVEN,)), "to
 class Bench:
     """A recipe with torch whose wheels lie in one folder, as ENVBUILDER_FOLDERS names it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *indexes: str) -> None:
         self.folder = folder / "wheels"
-        self.context = make_means(folder, Sources(debian=(), folders=(self.folder,)))
+        self.context = make_means(folder, Sources(debian=(), folders=(self.folder,), indexes=indexes))
         self.recipe = make_recipe(folder, packages=("view",))
 
     def wheel(self, name: str, files: dict[str, bytes | str], *requires: str) -> Artifact:
@@ -223,7 +226,7 @@ def test_torch_is_read_once_and_kept_in_the_cache(tmp_path: Path):
     bench = Bench(tmp_path)
     torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": WITHOUT_CUDA}, "torch>=2")
     bench.judge(torch, view)
-    bench.context.store.artifact(torch.sha256).unlink()
+    assert not bench.context.store.has_artifact(torch.sha256), "its libraries are read, and it is not fetched"
     (bench.folder / torch.filename).unlink()
     bad = bench.wheel("view", {"view.abi3.so": OTHER}, "torch>=2")
     with pytest.raises(IncompatibleError):
@@ -298,6 +301,98 @@ def test_a_wheel_that_nobody_gives_is_a_warning(tmp_path: Path, caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         bench.judge(torch, view)
     assert f"view-1-{TAG}.whl is not judged" in caplog.text
+
+
+# Which torch has what the locked one lacks
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """An index on loopback that gives parts of files."""
+    ask_directly(monkeypatch)
+    monkeypatch.setattr(wire, "PAUSES", (0.0,))
+    state = Site()
+    with serving(type("SiteHandler", (Handler,), {"site": state})) as host:
+        state.url = f"http://{host}/"
+        yield state
+
+
+def publish(site: Site, version: str, *defined: str, tag: str = TAG) -> None:
+    linked = library(soname="libtorch_cpu.so", defined=defined)
+    site.put("torch", f"torch-{version}-{tag}.whl", zipped({"torch/lib/libtorch_cpu.so": linked}))
+
+
+def refusal(bench: Bench, torch: Artifact, view: Artifact) -> str:
+    """Return what the refusal of a lock says after the symbol that is not defined."""
+    with pytest.raises(IncompatibleError) as caught:
+        bench.judge(torch, view)
+    (finding,) = caught.value.findings
+    lead, symbol, rest = finding.message.partition(f"`{GONE}`")
+    assert (lead, symbol) == ("`import view` fails: torch 2.13.0+cpu does not define ", f"`{GONE}`")
+    return rest
+
+
+WHICH = {
+    "torch>=2": "; torch 2.12.1+cpu defines it (looked at 2.14.1+cpu, 2.12.1+cpu)",
+    "torch>=2.13": "; of torch 2.14.1+cpu, 2.15.0+cpu none defines it",
+    "torch<2.12": "; torch 2.11.0+cpu defines it (looked at 2.11.0+cpu)",
+    "torch!=2.12.*,!=2.14.*": "; torch 2.11.0+cpu defines it (looked at 2.15.0+cpu, 2.11.0+cpu)",
+}
+
+
+@pytest.mark.parametrize("requires", WHICH)
+def test_the_nearest_torch_that_has_the_symbol_is_named(requires: str, site: Site, tmp_path: Path):
+    bench = Bench(tmp_path, site.url)
+    for version in ("2.12.0+cpu", "2.12.1+cpu", "2.11.0+cpu", "2.14.0", "2.14.2a1+cpu"):
+        publish(site, version, GIVEN, GONE)
+    publish(site, "2.14.0+cpu", GIVEN, GONE, tag="cp312-cp312-manylinux_2_28_x86_64")
+    publish(site, "2.14.1+cpu", GIVEN)
+    publish(site, "2.15.0+cpu", GIVEN)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, requires)
+    assert refusal(bench, torch, view) == WHICH[requires]
+    asked = len(site.asked)
+    assert refusal(bench, torch, view) == WHICH[requires]
+    assert len(site.asked) == asked, "the verdict is kept"
+
+
+def test_an_index_without_an_answer_leaves_the_verdict_as_it_is(site: Site, tmp_path: Path):
+    bench = Bench(tmp_path, site.url)
+    publish(site, "2.12.1+cpu", GIVEN, GONE)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": OTHER}, "torch>=2")
+    site.ranges = False
+    assert refusal(bench, torch, view) == ""
+    site.ranges, site.failing_below = True, "/torch/"
+    assert refusal(bench, torch, view) == ""
+    site.failing_below = ""
+    assert "torch 2.12.1+cpu defines it" in refusal(bench, torch, view), "it is asked again"
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_torch_is_fetched_where_no_parts_of_it_are_given(ranges: bool, site: Site, tmp_path: Path):
+    bench = Bench(tmp_path, site.url)
+    torch, view = bench.wheel("torch", C10), bench.wheel("view", {"view.abi3.so": WITHOUT_CUDA}, "torch>=2")
+    site.put("torch", torch.filename, (bench.folder / torch.filename).read_bytes())
+    (bench.folder / torch.filename).unlink()
+    site.ranges = ranges
+    bench.judge(torch, view)
+    assert bench.context.store.has_artifact(torch.sha256) is not ranges
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_large_wheel_is_refused_before_it_is_fetched(
+    is_readable: bool, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(wheels, "_LARGE", 0)
+    bench = Bench(tmp_path, site.url)
+    more = {} if is_readable else {"view_libs/more.so": FITS[:100]}
+    torch = bench.wheel("torch", C10)
+    view = bench.wheel("view", {"view.abi3.so": OTHER, **more}, "torch>=2")
+    site.put("view", view.filename, (bench.folder / view.filename).read_bytes())
+    (bench.folder / view.filename).unlink()
+    for _ in range(2):
+        with pytest.raises(IncompatibleError, match="1 module of the chosen wheels"):
+            bench.judge(torch, view)
+    assert bench.context.store.has_artifact(view.sha256) is not is_readable
 
 
 # What `check` says of the wheels in the cache

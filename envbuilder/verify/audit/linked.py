@@ -7,7 +7,7 @@ symbols that are not torch's.
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,7 +51,7 @@ class TorchSymbols:
 
     @property
     def has_new_abi(self) -> bool:
-        return any(OF_TORCH.match(name) and _NEW_ABI.search(name) for name in self.given)
+        return bool(abi_of(self.given))
 
 
 def check_linked(image: AuditedImage, machine: int | None) -> Iterator[Finding]:
@@ -85,18 +85,30 @@ def torch_in(image: AuditedImage) -> TorchSymbols | None:
     elves = [elf for elf in image.elves if _OF_TORCH.fullmatch(elf.path)]
     if not any(TORCH_LIBRARY.fullmatch(elf.name) for elf in elves):
         return None
-    given, needed = set[str](), set[str]()
+    libraries = dict[str, Symbols]()
     for elf in elves:
         with image.tree.open(elf.path) as stream:
-            symbols = read_symbols(stream)
-        given |= symbols.given
-        needed |= {name for name in symbols.needed if _OF_NCCL.fullmatch(name)}
+            libraries[elf.name] = read_symbols(stream)
     title = next(
         (f"torch {match[2]}" for path in image.paths if (match := _METADATA.fullmatch(path))), "its torch"
     )
+    return torch_of(title, libraries)
+
+
+def torch_of(title: str, libraries: Mapping[str, Symbols]) -> TorchSymbols:
+    """Return what torch's libraries define together."""
+    given = frozenset(name for symbols in libraries.values() for name in symbols.given)
+    needed = {name for symbols in libraries.values() for name in symbols.needed if _OF_NCCL.fullmatch(name)}
     return TorchSymbols(
-        title=title, libraries=frozenset(elf.name for elf in elves), given=frozenset(given), nccl=frozenset(needed - given)
-    )  # fmt: skip
+        title=title, libraries=frozenset(libraries), given=given, nccl=frozenset(needed - given)
+    )
+
+
+def abi_of(names: Iterable[str]) -> bool | None:
+    """Return whether names of torch's symbols are of the new C++ ABI, None if they are the same in both."""
+    of_torch = [name for name in names if OF_TORCH.match(name)]
+    is_new = any(map(_NEW_ABI.search, of_torch))
+    return is_new if is_new or any(map(_OLD_ABI.search, of_torch)) else None
 
 
 class Linker:
@@ -166,18 +178,15 @@ class Linker:
 
     def describe(self, lacking: Sequence[str]) -> str:
         """Say what is missing, and the reason if the names show it."""
-        torch, names = self._torch, [name for name in lacking if OF_TORCH.match(name)]
+        torch, abi, why = self._torch, abi_of(lacking), ""
         if libraries := [name for name in lacking if TORCH_LIBRARY.fullmatch(name)]:
             return f"it needs {listed(libraries)}, and {torch.title} does not have it"
-        is_new, why = any(_NEW_ABI.search(name) for name in names), ""
-        if is_new != torch.has_new_abi and (is_new or any(_OLD_ABI.search(name) for name in names)):
-            versions = [row.version for row in load_torches().rows if row.cxx11_abi == is_new]
+        if abi not in (None, torch.has_new_abi):
+            versions = [row.version for row in load_torches().rows if row.cxx11_abi == abi]
             nearest = (
-                f"the first such torch is {versions[0]}"
-                if is_new
-                else f"the last such torch is {versions[-1]}"
+                f"the first such torch is {versions[0]}" if abi else f"the last such torch is {versions[-1]}"
             )
-            why = f"; it is compiled with _GLIBCXX_USE_CXX11_ABI={is_new:d}, and torch with {torch.has_new_abi:d} ({nearest})"
+            why = f"; it is compiled with _GLIBCXX_USE_CXX11_ABI={abi:d}, and torch with {torch.has_new_abi:d} ({nearest})"
         return f"{torch.title} does not define {listed(lacking)}{why}"
 
 
