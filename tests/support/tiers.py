@@ -193,7 +193,7 @@ def make_tier(name: str) -> Tier:
             return Tier(name=name, stages=(groups,), minutes=25, minutes_fetching=35)
         case "release":
             stages = tuple((group,) for group in _release())
-            return Tier(name=name, stages=stages, minutes=100, minutes_fetching=130, gigabytes=40)
+            return Tier(name=name, stages=stages, minutes=100, minutes_fetching=130, gigabytes=60)
     raise ValueError(name)
 
 
