@@ -247,9 +247,8 @@ class ProcessRunner:
         except OSError as error:
             if command.cwd is not None and not command.cwd.is_dir():
                 raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
-            absent, program = isinstance(error, FileNotFoundError), command.argv[0]
-            what = "is not installed" if absent else f"does not start: {error.strerror}"
-            message = f"could not {command.why}: `{program}` {what}"
+            program = command.argv[0]
+            message = f"could not {command.why}: `{program}` {why_not_started(error)}"
             raise ToolError(message, hint=install_hint(program)) from error
         return process
 
@@ -283,8 +282,13 @@ def exec_process(argv: Sequence[str], environment: Mapping[str, str] | None = No
         if environment is None:
             os.execvp(argv[0], list(argv))  # noqa: S606
         os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
-    except FileNotFoundError as error:
-        raise ToolError(f"`{argv[0]}` is not installed", hint=install_hint(argv[0])) from error
+    except (FileNotFoundError, PermissionError) as error:
+        raise ToolError(f"`{argv[0]}` {why_not_started(error)}", hint=install_hint(argv[0])) from error
+
+
+def why_not_started(error: OSError) -> str:
+    """Return what is wrong with a program. A closed folder of PATH refuses it, whether or not it is installed elsewhere."""
+    return "is not installed" if isinstance(error, FileNotFoundError) else f"does not start: {error.strerror}"
 
 
 def _ending(code: int) -> str:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.process import Command, Completed, ProcessRunner
+from envbuilder.core.process import Command, Completed, ProcessRunner, why_not_started
 from envbuilder.core.system import account_hint, install_command, install_hint, user_ids
 from envbuilder.core.text.redact import plain
 from envbuilder.plan.contents import START
@@ -196,8 +196,8 @@ def run_in_sif(
         result = Client.execute(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True, environ=passed
         )
-    except FileNotFoundError as error:
-        raise ToolError("Apptainer is not installed", hint=install_hint("apptainer")) from error
+    except (FileNotFoundError, PermissionError) as error:
+        raise ToolError(f"Apptainer {why_not_started(error)}", hint=install_hint("apptainer")) from error
     message = result["message"]
     output = "".join(message) if isinstance(message, list) else str(message)
     if result["return_code"] and (refused := _REFUSED.search(output)):

@@ -358,6 +358,13 @@ def test_handing_over_to_what_is_not_there_is_a_tool_error():
         exec_process(["no-such-program"])
 
 
+@runs_programs
+def test_handing_over_to_what_may_not_be_started_is_a_tool_error(tmp_path):
+    (tmp_path / "program").touch(mode=0o644)
+    with pytest.raises(ToolError, match="does not start: Permission denied"):
+        exec_process([str(tmp_path / "program")])
+
+
 def test_the_fake_records_commands_and_answers_by_the_name_of_the_program():
     fake = FakeRunner({"uv": "uv 1.2\nsecond\n"})
     commands = [Command(argv=("/opt/bin/uv", "--version"), why="ask"), Command(argv=("other",), why="ask")]

@@ -28,7 +28,7 @@ from tests.support.workbench import (
     run,
 )
 
-ALONE, RELEASE = "alone", "release"  # markers, and the groups of `scripts/test --release` that they make
+ALONE, RELEASE = "alone", "release"  # markers; as a group, all tests that have it
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put those together that share a fixture's parameter
@@ -45,17 +45,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
-    group, needs = config.getoption("--group"), _needs(item)
+    group, needs, module = config.getoption("--group"), _needs(item), item.path.stem.removeprefix("test_")
     if item.path.parent != Path(__file__).parent:  # a unit test
         return not group
     if group in (ALONE, RELEASE):
         return item.get_closest_marker(group) is not None
     if item.get_closest_marker(RELEASE):
-        return False
+        return group == tiers.release_group_of(module)
     apart = any(item.get_closest_marker(name) for name in ("torch", "slow"))
     if config.getoption("--middle") and (apart or TORCH & needs):
         return False
-    return not group or tiers.group_of(item.path.stem.removeprefix("test_"), needs) == group
+    return not group or tiers.group_of(module, needs) == group
 
 
 A100 = {"a100", "loaded_a100"}

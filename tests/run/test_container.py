@@ -164,6 +164,16 @@ def test_without_apptainer_a_sif_says_what_is_missing(tmp_path, monkeypatch):
 
 
 @pytest.mark.programs
+def test_an_apptainer_that_may_not_be_started_is_a_tool_error(tmp_path, monkeypatch):
+    """A folder of PATH that is closed to the user gives the same error of the kernel, though nothing is installed."""
+    for name in ("apptainer", "singularity"):
+        (tmp_path / name).touch(mode=0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match="Apptainer does not start: Permission denied"):
+        run_in_sif(tmp_path / "x.sif", ["true"], HERE)
+
+
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("script", "ran"),
     [
