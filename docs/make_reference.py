@@ -110,6 +110,7 @@ SETTINGS_INSIDE: Final = {
     "ENVBUILDER_EXTENSIONS": "what `load()` does when the image holds another version of the code: `error`, `build` (compile it) or"
     " `off` (torch alone); if unset, `error` in a read-only image and `build` elsewhere",
     "ENVBUILDER_NCCL": "`explain`: print facts, settings and reasons when torch is imported; `off`: leave NCCL alone",
+    "ENVBUILDER_KEEP_COMPILED": "a folder in which a job keeps what torch.compile, Triton and Numba compile, for `warm: {caches: […]}`",
     "ENVBUILDER_DEBUG": "`1`: print what was done and why",
     "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
     "ENVBUILDER_SHELL": SHELL_SETTING,

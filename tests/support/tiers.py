@@ -64,6 +64,7 @@ RELEASE: Final = (
     "conda",
     "other_locks",
     "warm",
+    "kept",
     "image_torch",
     "hub_kernels",
     "rendered",
