@@ -18,10 +18,11 @@ _Commands = Annotated[
     | Annotated[tuple[_Command, ...], Field(json_schema_extra={"minItems": 1}), Tag("a list")],
     Discriminator(lambda value: "a list" if isinstance(value, list | tuple) else "a text"),
 ]
-KEEP: Final = (
-    "ENVBUILDER_KEEP_COMPILED"  # names a folder to a job, and `runtime/lib/envbuilder_caches` fills it
-)
-KINDS: Final = ("inductor", "numba", "triton")  # the folders in it
+KINDS: Final = (
+    "inductor",
+    "numba",
+    "triton",
+)  # in a folder that a job filled, as `runtime/lib/envbuilder_caches` has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ def _check_caches(caches: object, folder: Path) -> Iterator[Mistake]:
         mistakes = tuple(check_path(path, folder, is_folder=True))
         if not mistakes and not any(kept_files(folder / path)):
             kinds = ", ".join(f"`{path}/{kind}`" for kind in KINDS)
-            hint = f"run a job inside with {KEEP}={pasted(folder / path)}"
+            hint = f"run a job inside with ENVBUILDER_KEEP_COMPILED={pasted(folder / path)}"
             mistakes = (
                 Mistake(
                     message=f"nothing that a job compiled is in {kinds}", code=RecipeCode.PATH, hint=hint

@@ -80,15 +80,18 @@ def take(folder, place, out):
 
 
 def name_anew(listing, folder):
-    """Give the files of a kernel the paths that they have in the image. Some releases of Triton list names alone."""
+    """Give the files of a kernel the paths that they have in the image. Some releases of Triton list names alone.
+
+    A list that is damaged ends a program that reads it. Without the list, Triton compiles the kernel.
+    """
     try:
         with open(listing, encoding="utf-8") as stream:
             paths = json.load(stream)["child_paths"]
         paths = {name: f"{folder}/{name}" for name in paths} if isinstance(paths, dict) else paths
     except (ValueError, KeyError, TypeError):
-        sys.exit(
-            f"`{os.path.basename(folder)}` is no kernel of Triton: remove it from the folder of `caches`"
-        )
+        os.unlink(listing)
+        print(f"{listing} is damaged and left out", flush=True)
+        return
     with open(listing, "w", encoding="utf-8") as stream:
         json.dump({"child_paths": paths}, stream)
 
