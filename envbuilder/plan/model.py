@@ -376,7 +376,7 @@ class WarmStep:
         )  # fmt: skip
 
     def lines(self) -> tuple[str, ...]:
-        return (" ".join(("step warm", *(("for", *self.architectures) if self.warm.run else ()))),)
+        return ("step warm" + (f" for {' '.join(self.architectures)}" if self.warm.run else ""),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,8 @@ _Commands = Annotated[
     | Annotated[tuple[_Command, ...], Field(json_schema_extra={"minItems": 1}), Tag("a list")],
     Discriminator(lambda value: "a list" if isinstance(value, list | tuple) else "a text"),
 ]
-KINDS: Final = (
-    "inductor",
-    "numba",
-    "triton",
-)  # in a folder that a job filled, as `runtime/lib/envbuilder_caches` has them
+# The folders in one that a job filled, as `runtime/lib/envbuilder_caches` has them.
+KINDS: Final = ("inductor", "numba", "triton")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +62,8 @@ def _check_caches(caches: object, folder: Path) -> Iterator[Mistake]:
         if not mistakes and not any(kept_files(folder / path)):
             kinds = ", ".join(f"`{path}/{kind}`" for kind in KINDS)
             hint = f"run a job inside with ENVBUILDER_KEEP_COMPILED={pasted(folder / path)}"
-            mistakes = (
-                Mistake(
-                    message=f"nothing that a job compiled is in {kinds}", code=RecipeCode.PATH, hint=hint
-                ),
-            )
+            message = f"nothing that a job compiled is in {kinds}"
+            mistakes = (Mistake(message=message, code=RecipeCode.PATH, hint=hint),)
         yield from (replace(mistake, at=("caches", at)) for mistake in mistakes)
 
 
