@@ -63,6 +63,9 @@ EXIT_CODES: Final = {
     10: "`diagnose` knows no failure in these logs",
     130: "interrupted",
 }
+KEEP_SETTING: Final = (
+    "a folder in which a job keeps what torch.compile, Triton and Numba compile, for `warm: {caches: […]}`"
+)
 SHELL_SETTING: Final = "`quiet`: no line on stderr names the [variables of your shell](shell.md) that are left out; `off`: all of them are passed"
 SETTINGS: Final = {
     "ENVBUILDER_CACHE": "the cache folder; `~/.cache/envbuilder` if unset",
@@ -104,12 +107,14 @@ SETTINGS: Final = {
     "ENVBUILDER_KEY_PASSPHRASE": "the passphrase of the private key of `sign` and `push --sign`; a terminal asks for it",
     "ENVBUILDER_REGISTRY_HTTP": "registries without TLS, separated by spaces; those on loopback need not be named",
     "ENVBUILDER_SHELL": SHELL_SETTING,
+    "ENVBUILDER_KEEP_COMPILED": KEEP_SETTING,
     "ENVBUILDER_FOLDERS": "folders of wheels and .debs, and OCI layouts of base images, separated by `:`; if unset, pip's find-links",
 }
 SETTINGS_INSIDE: Final = {
     "ENVBUILDER_EXTENSIONS": "what `load()` does when the image holds another version of the code: `error`, `build` (compile it) or"
     " `off` (torch alone); if unset, `error` in a read-only image and `build` elsewhere",
     "ENVBUILDER_NCCL": "`explain`: print facts, settings and reasons when torch is imported; `off`: leave NCCL alone",
+    "ENVBUILDER_KEEP_COMPILED": KEEP_SETTING,
     "ENVBUILDER_DEBUG": "`1`: print what was done and why",
     "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
     "ENVBUILDER_SHELL": SHELL_SETTING,

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from packaging.utils import canonicalize_version
 
-from envbuilder.core.cache import Sha256
+from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.spelling import either
 from envbuilder.lock.model import PARTS, Artifact, Artifacts, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
@@ -107,7 +107,8 @@ def check_fresh(
             )
             reasons.append(f"the recipe changed in {rest}")
     locked = {file.path: file.sha256 for file in lock.own_files}
-    differences = changes(locked, files)
+    caches = lock.warm.caches if lock.warm else ()
+    differences = changes(_fold(locked, caches), _fold(files, caches))
     known = why() if differences else {}
     for change in differences:
         reason = known.get(change.name, "")
@@ -200,11 +201,22 @@ def _kernels(lock: Lock) -> dict[str, str]:
 
 
 def _warm(lock: Lock) -> dict[str, str]:
-    """Return the commands of `warm`, and each file that they read."""
+    """Return the commands of `warm`, each file that they read, and each of its `caches` as a whole."""
     if lock.warm is None:
         return {}
-    files = {f"warm: {file.path}": file.sha256[:12] for file in lock.warm.files}
-    return {"warm": "; ".join(lock.warm.run)} | files
+    files = _fold({file.path: file.sha256 for file in lock.warm.files}, lock.warm.caches)
+    rows = {"warm": "; ".join(lock.warm.run)} if lock.warm.run else {}
+    return rows | {f"warm: {path}": digest[:12] for path, digest in files.items()}
+
+
+def _fold(files: Mapping[str, Sha256], caches: Iterable[str]) -> dict[str, Sha256]:
+    """Return the digests of the files, with one for all in a folder of `caches`, which may be hundreds."""
+    folded = dict(files)
+    for cache in caches:
+        inside = [path for path in sorted(folded) if path.startswith(f"{cache}/")]
+        digest = sha256_text(" ".join(f"{path} {folded.pop(path)}" for path in inside))
+        folded |= {cache: digest} if inside else {}
+    return folded
 
 
 def _files(extension: LockedExtension) -> dict[str, str]:

@@ -172,10 +172,11 @@ class LockedKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedWarm:
-    """The programs of `warm`, and the files of the recipe's folder that they read."""
+    """The programs of `warm`, and the files of the recipe's folder that they read. The files in the folders `caches` are among them."""
 
     run: tuple[Line, ...]
     files: Annotated[tuple[SourceFile, ...], FieldRule(_check_order("path"))]
+    caches: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

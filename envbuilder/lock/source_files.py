@@ -37,6 +37,7 @@ from envbuilder.core.places import MAX_BYTES
 from envbuilder.lock.model import Lock, SourceFile
 from envbuilder.recipe.extension import HERE, SOURCE_SUFFIXES, Extension, Form
 from envbuilder.recipe.model import SUFFIX, Recipe
+from envbuilder.recipe.warm import NO_WARM, kept_files
 
 # What an import of a captured project may read. Its folder may also hold gigabytes of data.
 CODE: Final = frozenset(
@@ -64,7 +65,7 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
     if missing:
         raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
     counting = {extension.name: _counting(extension, folder) for extension in recipe.extensions}
-    if recipe.warm.run:
+    if recipe.warm != NO_WARM:
         counting[WARM] = _read_by_warm(recipe, folder)
     return {
         name: tuple(digest_source(folder, path) for path in sorted(paths)) for name, paths in counting.items()
@@ -98,11 +99,14 @@ def _counting(extension: Extension, folder: Path) -> dict[str, str]:
 
 
 def _read_by_warm(recipe: Recipe, folder: Path) -> dict[str, str]:
-    """Return the files that the programs of `warm` read: those that they name, and the code in the folders of its `files`."""
+    """Return the files that `warm` names: its programs, the code in the folders of its `files`, and all that counts in its `caches`."""
     names = recipe.warm.named(folder)
     inside = (path for name in names if (folder / name).is_dir() for path in visible(folder / name, folder))
     code = (path for path in inside if _suffix(path) in CODE)
-    return dict.fromkeys((*(name for name in names if (folder / name).is_file()), *code), "`warm` names it")
+    caches = (path for cache in recipe.warm.caches for path in kept_files(folder / cache))
+    kept = (path.relative_to(folder).as_posix() for path in caches)
+    named = (name for name in names if (folder / name).is_file())
+    return dict.fromkeys((*named, *code, *kept), "`warm` names it")
 
 
 def digest_source(folder: Path, path: str) -> SourceFile:

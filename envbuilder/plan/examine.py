@@ -25,6 +25,7 @@ from envbuilder.lock.file import known_base, load_fresh, load_lock, lock_path, s
 from envbuilder.lock.model import Lock
 from envbuilder.lock.package_lists import MissedUpdates, check_packages, missed_finding, missed_updates
 from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.warm import KINDS
 
 JudgeCached = Callable[[Recipe, Lock], Verdicts]
 _SHOWN: Final = 5  # packages that a line names
@@ -140,6 +141,9 @@ def _at_start(recipe: Recipe) -> Iterator[str]:
         pins.setdefault(canonicalize_name(each.name), next(exact, ""))
     compiled = [" ".join((extension.sdist, *extension.capture)) for extension in recipe.extensions]
     compiled += ["triton"] if recipe.warm.run else []
+    compiled += [
+        kind for cache in recipe.warm.caches for kind in KINDS if (recipe.path.parent / cache / kind).is_dir()
+    ]
     rows = load_cuda_packages().by_name
     # `lock` takes a wheel of these, or compiles them as the entry does.
     chosen = {name for name, row in rows.items() if recipe.pytorch and row.is_chosen and row.build}
@@ -151,7 +155,7 @@ def _at_start(recipe: Recipe) -> Iterator[str]:
         else:
             continue
         yield f"`{row.package}` is compiled {row.words}" + (
-            f"; compiled in the build: {advice}" if advice else ""
+            f"; to have it before the job: {advice}" if advice else ""
         )
 
 

@@ -352,7 +352,7 @@ class KernelsStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStep:
-    """The Triton kernels that the programs of `warm` launch, compiled for `architectures`.
+    """The Triton kernels that the programs of `warm` launch, compiled for `architectures`, and what earlier jobs compiled.
 
     A program may read any package, so all that it can read is in the key.
     """
@@ -366,15 +366,17 @@ class WarmStep:
     env: tuple[tuple[str, str], ...]  # of the image: some variables decide what Triton compiles
 
     def made_by(self, plan: "Plan") -> Program:
-        spec = {"run": self.warm.run, "gpus": self.architectures, "env": self.env, "epoch": plan.epoch}
+        spec = {
+            "run": self.warm.run, "gpus": self.architectures, "env": self.env, "epoch": plan.epoch, "caches": self.warm.caches,
+        }  # fmt: skip
         return Program(
             name=self.name, files=("warm.py", "warm_customize.py", "sitecustomize.py"), interpreter=PYTHON, root=WARM_ROOT,
             spec=spec_text(spec), inputs=tuple((f"files/{file.path}", file) for file in self.warm.files),
-            why="run the programs of `warm`",
+            why="run the programs of `warm`" if self.warm.run else "take what jobs compiled",
         )  # fmt: skip
 
     def lines(self) -> tuple[str, ...]:
-        return (f"step warm for {' '.join(self.architectures)}",)
+        return ("step warm" + (f" for {' '.join(self.architectures)}" if self.warm.run else ""),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

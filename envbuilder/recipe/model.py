@@ -197,7 +197,7 @@ class RecipeFile:
     kernels: tuple[Annotated[str, SHAPES["kernels"]], ...] = ()
     """Kernels of the Hugging Face hub as OWNER/NAME@COMMIT: the lock fixes the build for the recipe's torch, CUDA and processor, and each file of it."""
     warm: WarmKey = NO_WARM
-    """Programs that the build runs with a simulated GPU: the Triton kernels that they launch are compiled for each of `gpus`, before a job starts. A command, a list of them, or a map with `run` and `files`."""
+    """Programs that the build runs with a simulated GPU: the Triton kernels that they launch are compiled for each of `gpus`, before a job starts. A command, a list of them, or a map with `run` and `files`; its `caches` are folders of what an earlier job compiled."""
     env: Variables = ()
     """Environment variables inside."""
     nccl: Annotated[
@@ -239,7 +239,8 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
             hint=hint,
             at=("nccl", "version"),
         )
-    if given.get("warm") and "cuda" not in given:
+    warm = given.get("warm")
+    if (warm.get("run") if isinstance(warm, dict) else warm) and "cuda" not in given:
         hint = "add `cuda` and `gpus`: they say what the kernels are compiled for"
         yield Mistake(message="`warm` needs `cuda`", code=RecipeCode.PAIR, hint=hint, at=("warm",))
     for key in ("cuda", "extensions", "kernels"):
@@ -359,8 +360,9 @@ class Recipe:
             value["conda"] = self.conda.canonical()
         if self.kernels:
             value["kernels"] = sorted(self.kernels)
-        if self.warm.run:
+        if self.warm != NO_WARM:
             value["warm"] = {"run": self.warm.commands, "files": self.warm.files}
+            value["warm"] |= {"caches": self.warm.caches} if self.warm.caches else {}
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property

@@ -626,8 +626,13 @@ def test_check_says_which_packages_a_job_compiles(place: Place):
     (line,) = compiled("[numba, deepspeed]", "extensions: [{name: ops, deepspeed: [cpu_adam]}]\n")
     assert line == (
         "`numba` is compiled by each process, when it first calls a function, "
-        "into ~/.cache/numba (NUMBA_CACHE_DIR), for functions with `cache=True` alone"
+        "into ~/.cache/numba (NUMBA_CACHE_DIR), for functions with `cache=True` alone; to have it before the job: "
+        "`warm: {caches: [FOLDER]}`, with what a job compiled under ENVBUILDER_KEEP_COMPILED=FOLDER"
     )
+    kept = place.path.parent / "kept/numba/ops/f.nbi"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert compiled("[numba]", "warm: {caches: [kept]}\n") == []
     assert compiled("[gsplat]") == [], "the lock has it compiled"
     (line,) = compiled("[deepspeed]")
     assert "op by op" in line

@@ -54,6 +54,24 @@ def test_the_code_that_warm_names_is_locked_and_a_change_of_it_is_noticed(tmp_pa
     assert str(gone[0]) == "- warm python warm.py"
 
 
+def test_what_a_job_compiled_is_locked_and_compared_as_a_whole(tmp_path: Path):
+    files = ("inductor/c/ab/x.so", "numba/f.nbi", "triton/K/k.cubin")
+    rest = ("inductor/c/locks/x.lock", "inductor/c/ab/.1.tmp", "numba/f.nbi.tmp.1", "notes.txt")
+    write(tmp_path, *(f"warm/h200/{name}" for name in (*files, *rest)))
+    recipe = dataclasses.replace(make_recipe(tmp_path), warm=Warm(caches=("warm/h200",)))
+    warm = lock_warm(recipe)
+    assert warm is not None
+    assert [file.path for file in warm.files] == [f"warm/h200/{name}" for name in files]
+    lock = dataclasses.replace(LOCK, extensions=(), warm=warm, recipe=recipe.digest)
+    assert parse_lock(lock_text(lock), "x.lock").warm == warm
+    assert check_fresh(recipe, lock, source_digests(own_files(recipe))) == ()
+    write(tmp_path, "warm/h200/triton/L/k.cubin", "warm/h200/triton/M/k.cubin")
+    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)), lambda: reasons(recipe, lock))
+    assert stale == ("`warm/h200` changed",)
+    new = dataclasses.replace(lock, warm=lock_warm(recipe))
+    assert [change.name for change in diff_locks(lock, new)] == ["warm: warm/h200"]
+
+
 # A project's own files
 
 

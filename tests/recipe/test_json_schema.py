@@ -115,6 +115,7 @@ WRONG = [
     "warm: []",
     "warm: {run: []}",
     "warm: {files: [b]}",
+    "warm: {caches: x}",
     "warm: {run: [python -V], files: [3]}",
     "bases: x",
     "python: 3.10",

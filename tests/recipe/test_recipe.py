@@ -852,11 +852,28 @@ def test_warm_is_a_command_or_several_with_their_files(folder, key, commands, fi
         ("{run: python -V, files: [/tmp]}", "EB122", "expected the plain relative path"),
         ("[]", "EB109", "expected one command or more"),
         ("{files: [src]}", "EB109", "expected one command or more"),
+        ("{run: [], caches: [src]}", "EB109", "expected one command or more"),
+        ("{caches: [none]}", "EB122", "there is no folder `none`"),
+        ("{caches: [src/a.cpp]}", "EB122", "there is no folder `src/a.cpp`"),
+        ("{caches: [../src]}", "EB122", "expected the plain relative path of a folder"),
+        (
+            "{caches: [src]}",
+            "EB122",
+            "nothing that a job compiled is in `src/inductor`, `src/numba`, `src/triton`",
+        ),
         ("python 'x", "EB109", "no command"),
     ],
 )
 def test_a_warm_with_a_mistake_is_refused(folder, key, code, message):
     assert any(found[0] == code and message in found[2] for found in refusals(folder, f"{CUDA}warm: {key}\n"))
+
+
+def test_what_a_job_compiled_needs_neither_a_command_nor_a_gpu(folder):
+    (folder / "kept/numba").mkdir(parents=True)
+    (folder / "kept/numba/f.nbi").touch()
+    recipe = written(folder, f"{LEAST}warm: {{caches: [kept]}}\n")
+    assert (recipe.warm.commands, recipe.warm.caches) == ((), ("kept",))
+    assert recipe.digest != written(folder, LEAST).digest
 
 
 def test_kernels_of_the_hub_are_named_by_commit(folder):

@@ -8,9 +8,11 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -499,12 +501,12 @@ class Cache:
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
     """Triton's cache in a user's folder, and the kernel `add` for sm_90 in the image."""
-    monkeypatch.setattr(envbuilder_caches, "KERNELS", str(tmp_path / "image"))
+    monkeypatch.setattr(envbuilder_caches, "WARM", str(tmp_path / "image"))
 
     class OfTheUser(Cache):
         place = tmp_path / "user"
 
-    for place, key in (("image", "add-90"), ("user", "add-75")):
+    for place, key in (("image/run/triton", "add-90"), ("image/0/triton", "add-86"), ("user", "add-75")):
         (tmp_path / place / key).mkdir(parents=True)
         (tmp_path / place / key / "__grp__k.json").write_text(json.dumps({"k.cubin": place}))
     return types.SimpleNamespace(FileCacheManager=OfTheUser)
@@ -512,8 +514,13 @@ def kernels(monkeypatch, tmp_path):
 
 def test_a_kernel_of_the_image_is_found_behind_the_users_cache_and_for_its_gpu_alone(kernels, tmp_path):
     envbuilder_caches.look_in_image(kernels)
-    answers = [kernels.FileCacheManager(f"add-{gpu}").get_group("k.json") for gpu in (90, 75, 80)]
-    assert answers == [{"k.cubin": "image"}, {"k.cubin": "user"}, None]
+    answers = [kernels.FileCacheManager(f"add-{gpu}").get_group("k.json") for gpu in (90, 86, 75, 80)]
+    assert answers == [
+        {"k.cubin": "image/run/triton"},
+        {"k.cubin": "image/0/triton"},
+        {"k.cubin": "user"},
+        None,
+    ]
     (tmp_path / "user/add-90").mkdir()
     (tmp_path / "user/add-90/__grp__k.json").write_text('{"k.cubin": "user"}')
     assert kernels.FileCacheManager("add-90").get_group("k.json") == {"k.cubin": "user"}
@@ -524,9 +531,143 @@ def test_a_cache_of_an_unknown_form_and_an_image_without_kernels_stay_as_they_ar
     kernels, tmp_path, monkeypatch
 ):
     envbuilder_caches.look_in_image(types.SimpleNamespace())
-    monkeypatch.setattr(envbuilder_caches, "KERNELS", str(tmp_path / "none"))
+    monkeypatch.setenv(envbuilder_caches.KEEP, str(tmp_path))
+    envbuilder_caches.look_in_image(kernels)
+    monkeypatch.delenv(envbuilder_caches.KEEP)
+    monkeypatch.setattr(envbuilder_caches, "WARM", str(tmp_path / "none"))
     envbuilder_caches.look_in_image(kernels)
     assert kernels.FileCacheManager.get_group is Cache.get_group
+
+
+@pytest.fixture
+def warm(monkeypatch, tmp_path):
+    """A folder for what an image has of jobs, and one that a job has kept for it."""
+    monkeypatch.setattr(envbuilder_caches, "WARM", str(tmp_path / "image"))
+    monkeypatch.setenv("ENVBUILDER_DEBUG", "1")
+    for name in (envbuilder_caches.KEEP, envbuilder_caches.HEADERS):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "image/0"
+
+
+LIBRARY = struct.pack("<16sQQQQI6H", b"\x7fELF", 0, 0, 0, 64, 0, 64, 0, 0, 64, 1, 0) + bytes(64)
+
+
+def test_what_a_job_keeps_is_where_the_image_has_it(monkeypatch, tmp_path, warm, capsys):
+    names = [
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+        "NUMBA_CACHE_DIR",
+        envbuilder_caches.KEEP,
+        envbuilder_caches.HEADERS,
+    ]
+    with monkeypatch.context() as inside:
+        inside.chdir(tmp_path)
+        inside.setattr(
+            os, "environ", {**os.environ, "HOME": str(tmp_path), envbuilder_caches.KEEP: "image/0"}
+        )
+        envbuilder_caches.place()
+        kept = {name: os.environ[name] for name in names}
+    assert kept.pop(envbuilder_caches.KEEP) == str(warm)
+    assert kept.pop(envbuilder_caches.HEADERS) == "0"
+    compiled = Path(kept["TORCHINDUCTOR_CACHE_DIR"]) / "ab/x.py"
+    compiled.parent.mkdir(parents=True)
+    compiled.write_text("code")
+    assert {Path(folder).relative_to(warm).parts[0] for folder in kept.values()} == {
+        "inductor",
+        "triton",
+        "numba",
+    }
+    envbuilder_caches.fill(types.SimpleNamespace(cache_dir=lambda: f"{tmp_path}/user"))
+    assert (tmp_path / "user/ab/x.py").read_text() == "code"
+    assert "1 files of torch.compile are from the image" in capsys.readouterr().err
+
+
+def test_what_cannot_be_kept_is_said_and_the_job_goes_on(monkeypatch, tmp_path, capsys):
+    with monkeypatch.context() as inside:
+        inside.setattr(os, "environ", {"HOME": str(tmp_path), envbuilder_caches.KEEP: "/proc/none"})
+        envbuilder_caches.place()
+        assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") != "/proc/none/inductor"
+    assert "`/proc/none` cannot be written: what is compiled is not kept there" in capsys.readouterr().err
+
+
+def test_a_cache_is_filled_with_whole_files_for_this_cpu_and_keeps_its_own(warm, tmp_path, capsys):
+    here = f"inductor/{envbuilder_caches._cpu()}"
+    contents = {f"{here}/a/f": b"image", f"{here}/a/g": b"image", "inductor/other/a/h": b"other",
+                f"{here}/whole.so": LIBRARY, f"{here}/cut.so": LIBRARY[:-1], f"{here}/short.so": b"\x7fELF"}  # fmt: skip
+    for name, content in contents.items():
+        (warm / name).parent.mkdir(parents=True, exist_ok=True)
+        (warm / name).write_bytes(content)
+    (tmp_path / "user/a").mkdir(parents=True)
+    (tmp_path / "user/a/g").write_bytes(b"user")
+    with ThreadPoolExecutor(8) as ranks:
+        for _ in range(8):
+            ranks.submit(envbuilder_caches.fill, types.SimpleNamespace(cache_dir=lambda: f"{tmp_path}/user"))
+    paths = [path for path in (tmp_path / "user").rglob("*") if path.is_file()]
+    files = {path.name: path.read_bytes() for path in paths}
+    assert files == {"whole.so": LIBRARY, "f": b"image", "g": b"user"}
+    assert "cut.so` is not whole" in capsys.readouterr().err
+
+
+def test_what_is_for_another_cpu_or_an_unknown_torch_is_left_with_a_reason(
+    warm, monkeypatch, tmp_path, capsys
+):
+    torch = types.SimpleNamespace(cache_dir=lambda: f"{tmp_path}/user")
+    (warm / "inductor/other").mkdir(parents=True)
+    envbuilder_caches.fill(torch)
+    (warm / "inductor" / envbuilder_caches._cpu()).mkdir()
+    envbuilder_caches.fill(types.SimpleNamespace())
+    (warm / "inductor" / envbuilder_caches._cpu() / "f").touch()
+    (tmp_path / "user").touch()
+    envbuilder_caches.fill(torch)
+    reasons = [
+        line for line in capsys.readouterr().err.splitlines() if "is for another" in line or "is not" in line
+    ]
+    assert [
+        re.search(r"another CPU|does not say|Not a directory|File exists", line) is not None
+        for line in reasons
+    ] == [True] * 3
+    monkeypatch.setattr(envbuilder_caches, "WARM", str(tmp_path / "none"))
+    envbuilder_caches.fill(torch)
+    assert capsys.readouterr().err == ""
+
+
+class Index:
+    """A cache of one function as Numba's: an index in a folder, by name, source and CPU."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._cache_path, self._index_name, self.key = str(folder), "ops.f-1.nbi", key
+        self._index_path = f"{folder}/{self._index_name}"
+
+    def load(self, key: str) -> str | None:
+        path = Path(self._index_path)
+        entries = json.loads(path.read_text()) if path.exists() else {}
+        return entries.get(key) and f"{entries[key]} of {self._cache_path}"
+
+
+def test_a_function_of_the_image_is_found_behind_the_users_cache(warm, tmp_path, monkeypatch, capsys):
+    folders = {
+        tmp_path / "user": '{"a": "user"}',
+        warm / "numba/x_1": "{",
+        warm / "numba/y_2": '{"a": "0", "b": "0"}',
+    }
+    for folder, text in folders.items():
+        folder.mkdir(parents=True)
+        (folder / "ops.f-1.nbi").write_text(text)
+
+    class OfTheUser(Index):
+        pass
+
+    envbuilder_caches.look_for_functions(types.SimpleNamespace(IndexDataCacheFile=OfTheUser))
+    index = OfTheUser(tmp_path / "user", "")
+    answers = [index.load(key) for key in ("a", "b", "c")]
+    assert answers == [f"user of {tmp_path}/user", f"0 of {warm}/numba/y_2", None]
+    assert index._cache_path == f"{tmp_path}/user"
+    assert "x_1/ops.f-1.nbi` is not used: JSONDecodeError" in capsys.readouterr().err
+    for unknown in (
+        types.SimpleNamespace(),
+        types.SimpleNamespace(IndexDataCacheFile=type("Index", (), {"load": len})),
+    ):
+        envbuilder_caches.look_for_functions(unknown)
 
 
 @pytest.mark.parametrize(("own", "named"), [(None, "a/x={0}/a/x:b/y={0}/b/y"), ("a/x=/mine", "a/x=/mine")])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import steps
+from envbuilder.recipe.warm import KINDS
 
 pytestmark = pytest.mark.programs
 # Stands for Triton and a user's program: fills the cache as a launch does for the GPU of the sandbox.
@@ -30,19 +31,21 @@ RUN = """
 import sys
 sys.path.insert(0, {folder!r})
 import warm
-warm.SCRATCH, warm.FILES, warm.CACHE = {scratch!r}, {scratch!r} + "/files", {cache!r}
+warm.SCRATCH, warm.FILES, warm.WARM = {scratch!r}, {scratch!r} + "/files", {place!r}
+warm.CACHE = {place!r} + "/run/triton"
 warm.main(*sys.argv[1:])
 """
 
 
 def run(tmp_path: Path, *commands: str) -> "subprocess.CompletedProcess[str]":
-    spec = {"run": commands, "gpus": ["8.0", "9.0"], "env": [["SETTING", "1"]], "epoch": 86400}
+    caches = ["kept/a", "kept/b"] if not commands else []
+    spec = {
+        "run": commands, "gpus": ["8.0", "9.0"], "env": [["SETTING", "1"]], "epoch": 86400, "caches": caches,
+    }  # fmt: skip
     (tmp_path / "spec.json").write_text(json.dumps(spec))
-    (tmp_path / "inputs/files").mkdir(parents=True)
+    (tmp_path / "inputs/files").mkdir(parents=True, exist_ok=True)
     (tmp_path / "inputs/files/launch.py").write_text(LAUNCH)
-    script = RUN.format(
-        folder=str(steps.FOLDER), scratch=f"{tmp_path}/scratch", cache=f"{tmp_path}/opt/warm/triton"
-    )
+    script = RUN.format(folder=str(steps.FOLDER), scratch=f"{tmp_path}/scratch", place=f"{tmp_path}/opt/warm")
     words = [
         sys.executable,
         "-B",
@@ -58,11 +61,11 @@ def run(tmp_path: Path, *commands: str) -> "subprocess.CompletedProcess[str]":
 def test_each_gpu_has_its_kernels_and_nothing_that_was_measured(tmp_path: Path):
     ended = run(tmp_path, f"{sys.executable} launch.py add scale")
     assert (ended.returncode, ended.stderr) == (0, "")
-    tree = Path(f"{tmp_path}/out{tmp_path}/opt/warm/triton")
+    tree = Path(f"{tmp_path}/out{tmp_path}/opt/warm/run/triton")
     names = ["add-8.0", "add-9.0", "scale-8.0", "scale-9.0"]
     assert sorted(folder.name for folder in tree.iterdir()) == names
-    assert (tree / "add-8.0/k.cubin").read_text() == f"{tmp_path}/opt/warm/triton 1"
-    assert [path.name for path in tmp_path.glob("opt/*")] == []
+    assert (tree / "add-8.0/k.cubin").read_text() == f"{tmp_path}/opt/warm/run/triton 1"
+    assert [path.name for path in tmp_path.glob("opt/warm/*")] == []
     assert not (tmp_path / "scratch").exists()
 
 
@@ -78,6 +81,44 @@ def test_a_program_that_fails_is_named_in_the_last_line(tmp_path: Path, command:
     ended = run(tmp_path, command.format(python=sys.executable))
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == reason.format(python=sys.executable)
+
+
+def test_what_jobs_kept_is_taken_folder_by_folder_and_kernels_get_their_place(tmp_path: Path):
+    group = {"child_paths": {"k.cubin": "/home/of/a/user/kept/a/triton/add/k.cubin"}}
+    texts = {
+        "a/triton/add/__grp__k.json": json.dumps(group), "a/triton/add/k.cubin": "code",
+        "b/triton/add/__grp__k.json": '{"child_paths": ["k.cubin"]}', "b/inductor/cpu/x.so": "code",
+    }  # fmt: skip
+    for name, text in texts.items():
+        path = tmp_path / "inputs/files/kept" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600)
+    ended = run(tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    place = f"{tmp_path}/opt/warm"
+    tree = Path(f"{tmp_path}/out{place}")
+    files = {str(path.relative_to(tree)): path for path in tree.rglob("*") if path.is_file()}
+    assert {path.stat().st_mode & 0o777 for path in files.values()} == {0o644}
+    assert {name: path.read_text() for name, path in files.items()} == {
+        "0/triton/add/__grp__k.json": json.dumps(
+            {"child_paths": {"k.cubin": f"{place}/0/triton/add/k.cubin"}}
+        ),
+        "0/triton/add/k.cubin": "code",
+        "1/triton/add/__grp__k.json": '{"child_paths": ["k.cubin"]}',
+        "1/inductor/cpu/x.so": "code",
+    }
+
+
+def test_the_list_of_a_kept_kernel_that_is_damaged_is_left_out(tmp_path: Path):
+    for name in ("a/numba/f.nbi", "b/triton/add/__grp__k.json"):
+        (tmp_path / "inputs/files/kept" / name).parent.mkdir(parents=True)
+        (tmp_path / "inputs/files/kept" / name).write_text("{")
+    ended = run(tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.endswith("triton/add/__grp__k.json is damaged and left out\n")
+    paths = Path(f"{tmp_path}/out{tmp_path}/opt/warm").rglob("*")
+    assert [path.name for path in paths if path.is_file()] == ["f.nbi"]
 
 
 FILES = {
@@ -136,4 +177,5 @@ def test_a_launch_ends_after_the_compile(tmp_path: Path, line: str, shown: str):
 def test_the_image_has_the_cache_where_the_program_writes_it():
     sys.path.insert(0, str(steps.FOLDER.parent / "runtime/lib"))
     caches = importlib.import_module("envbuilder_caches")
-    assert f'CACHE = "{caches.KERNELS}"\n' in steps.text("warm.py")
+    assert f'WARM = "{caches.WARM}"\n' in steps.text("warm.py")
+    assert {caches.INDUCTOR, caches.NUMBA, caches.TRITON} == set(KINDS)

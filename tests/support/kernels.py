@@ -19,7 +19,7 @@ gcc: "12"
 pytorch: "2.15.0"
 cuda: "13.2"
 gpus: [A100, H100]
-warm: {run: [python warm.py], files: [kernels]}
+warm: {run: [python warm.py], files: [kernels], caches: [kept]}
 """
 KERNELS: Final = """\
 import triton
@@ -66,6 +66,10 @@ def make_warm(folder: Path) -> Path:
     recipe = folder / "recipes/warm.yaml"
     save_text(recipe, RECIPE)
     save_text(recipe.with_name("warm.py"), WARM)
+    save_text(
+        recipe.parent / "kept/triton/add/__grp__k.json", '{"child_paths": {"k.cubin": "/home/user/k.cubin"}}'
+    )
+    save_text(recipe.parent / "kept/triton/add/k.cubin", "stands for code that a job compiled\n")
     save_text(recipe.parent / "kernels/__init__.py", "")
     save_text(recipe.parent / "kernels/ops.py", KERNELS)
     lock_it(recipe)

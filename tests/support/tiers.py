@@ -57,7 +57,7 @@ DISK: Final = {
 RELEASE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(modules.split()) for name, modules in {
     "recipes": "recipes",  # takes 65 GB of disk
     "rendered": "rendered image_torch",
-    "packages": "archives build_tools checkouts wheel_sources conda other_locks hub_kernels warm",
+    "packages": "archives build_tools checkouts wheel_sources conda other_locks hub_kernels warm kept",
     "machines": "single_file interrupted",
 }.items()}  # fmt: skip
 OTHERS: Final = "others"

@@ -17,6 +17,7 @@ from envbuilder.lock.resolve.sdists import add_sdist, find_sdist
 from envbuilder.lock.source_files import WARM, own_files, store_source
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.warm import NO_WARM
 from envbuilder.sources.git import check_out
 from envbuilder.sources.http import ARCHIVE, SourceError
 from envbuilder.sources.http.reachable import silent
@@ -43,10 +44,11 @@ def lock_extensions(
 
 
 def lock_warm(recipe: Recipe) -> LockedWarm | None:
-    """Hash the files that the programs of `warm` read."""
-    if not recipe.warm.run:
+    """Hash the files that the programs of `warm` read, and those of its `caches`."""
+    if recipe.warm == NO_WARM:
         return None
-    return LockedWarm(run=recipe.warm.commands, files=own_files(recipe)[WARM])
+    files = own_files(recipe)[WARM]
+    return LockedWarm(run=recipe.warm.commands, files=files, caches=recipe.warm.caches)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,9 @@
 variable when it is imported, so `place` runs just before the first of them. It leaves a default that can be written, and every value
 of the user's own.
 
-`look_in_image` lets Triton find the kernels that the build compiled (the key `warm` of a recipe), wherever its cache is.
+With KEEP, `place` lets them write what they compile into a folder, which the key `warm` of a recipe takes into an image. There,
+`look_in_image` and `look_for_functions` let Triton and Numba find it behind the user's own cache, wherever that is, and `fill` copies
+that of torch.compile into it. A kernel for another GPU or CPU is not found.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
 
 MARK = "_ENVBUILDER_CACHES"  # tells child processes which values are ours, of use on this node alone
 HUB_KERNELS = "/opt/envbuilder/kernels"
-KERNELS = "/opt/envbuilder/warm/triton"
+WARM = "/opt/envbuilder/warm"  # as `steps/warm.py` has it: a folder for what a build compiled, and one for each that jobs filled
+KEEP = "ENVBUILDER_KEEP_COMPILED"
+INDUCTOR, TRITON, NUMBA = "inductor", "triton", "numba"  # in each of these, as `recipe/warm.py` has them
+# torch.compile precompiles headers of C++ before it looks for what it compiled, for seconds. Its keys know the setting.
+HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 PROBE = 1 << 16  # bytes: a full file system or a used-up quota may still take an empty file
 
 
@@ -31,6 +37,9 @@ def place() -> None:
         name, _, value = ours.partition("=")
         if value and os.environ.get(name) == value:
             del os.environ[name]
+    _keep()
+    if not os.environ.get(KEEP) and os.path.isdir(WARM) and _in_image(f"{INDUCTOR}/{_cpu()}"):
+        os.environ.setdefault(HEADERS, "0")
     devices: dict[int, bool] = {}
     lost = [
         (name, folder, kept)
@@ -50,20 +59,62 @@ def place() -> None:
     debug(f"the home cannot be written; caches are in `{root}`: {', '.join(chosen)}")
 
 
+def _keep() -> None:
+    """Let libraries write what they compile into the folder that the user names."""
+    if not os.environ.get(KEEP):
+        return
+    folder = os.environ[KEEP] = os.path.abspath(
+        os.environ[KEEP]
+    )  # child processes may have another working folder
+    if not _is_writable(folder, {}):
+        sys.stderr.write(f"envbuilder: `{folder}` cannot be written: what is compiled is not kept there\n")
+        return
+    os.environ.update(
+        TORCHINDUCTOR_CACHE_DIR=f"{folder}/{INDUCTOR}/{_cpu()}",
+        TRITON_CACHE_DIR=f"{folder}/{TRITON}",
+        NUMBA_CACHE_DIR=f"{folder}/{NUMBA}",
+    )
+    os.environ.setdefault(HEADERS, "0")
+    debug(f"what is compiled is kept in `{folder}`")
+
+
+def _cpu() -> str:
+    """Return a name for CPUs of this kind. Code of Inductor is for the CPU that compiled it, and keys of some releases do not say so."""
+    import hashlib  # noqa: PLC0415 - torch imports it as well
+
+    try:
+        with open("/proc/cpuinfo", "rb") as stream:
+            first = stream.read(1 << 13).partition(b"\n\n")[0]
+    except OSError:
+        return "unknown"
+    facts = (b"vendor_id", b"cpu family", b"model", b"flags", b"Features", b"CPU implementer", b"CPU part")
+    lines = [line for line in first.splitlines() if line.partition(b":")[0].strip() in facts]
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()[:12]
+
+
+def _in_image(kind: str) -> list[str]:
+    """Return the image's folders of what was compiled, of this kind. None while a job keeps all that it needs."""
+    if os.environ.get(KEEP) or not os.path.isdir(WARM):
+        return []
+    folders = [os.path.join(WARM, name, kind) for name in sorted(os.listdir(WARM))]
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
 def look_in_image(cache: Any) -> None:
     """Let Triton's cache of files look for a kernel in the image as well, after its own folder. Nothing is written there.
 
     A kernel's name is a digest of its source, of Triton and of the GPU's kind, so one for another GPU is not found.
     """
-    manager = getattr(cache, "FileCacheManager", None)
-    if manager is None or not os.path.isdir(KERNELS):
+    manager, places = getattr(cache, "FileCacheManager", None), _in_image(TRITON)
+    if manager is None or not places:
         return
     find = manager.get_group
 
     def get_group(self: Any, filename: str) -> Any:
         group = find(self, filename)
-        folder = os.path.join(KERNELS, getattr(self, "key", ""))
-        if group or not os.path.isfile(os.path.join(folder, f"__grp__{filename}")):
+        folders = [os.path.join(place, getattr(self, "key", "")) for place in places]
+        folder = next((path for path in folders if os.path.isfile(f"{path}/__grp__{filename}")), "")
+        if group or not folder:
             return group
         ours = copy.copy(self)
         ours.cache_dir = folder
@@ -71,6 +122,94 @@ def look_in_image(cache: Any) -> None:
         return find(ours, filename)
 
     manager.get_group = get_group
+
+
+def look_for_functions(caching: Any) -> None:
+    """Let Numba look for a function in the image as well, after its own cache. Nothing is written there.
+
+    Numba compares its release, the source and the CPU. The folder of the source does not matter: a clone has another one.
+    """
+    files = getattr(caching, "IndexDataCacheFile", None)
+    places = [entry.path for place in _in_image(NUMBA) for entry in os.scandir(place)]
+    if files is None or not places:
+        return
+    find = files.load
+
+    def load(self: Any, key: Any) -> Any:
+        data, name = find(self, key), getattr(self, "_index_name", "")
+        for place in places if data is None and name else ():
+            if not os.path.isfile(f"{place}/{name}"):
+                continue
+            ours = copy.copy(self)
+            ours._cache_path, ours._index_path = place, f"{place}/{name}"  # noqa: SLF001 - there is no other way
+            try:
+                data = find(ours, key)
+            except Exception as error:  # noqa: BLE001 - Numba compiles it
+                debug(f"`{place}/{name}` is not used: {error!r}")
+            if data is not None:
+                debug(f"`{name}` is from the image")
+                break
+        return data
+
+    files.load = load
+
+
+def fill(codecache: Any) -> None:
+    """Copy what the image has for this kind of CPU into the cache of torch.compile, which finds it by its own keys.
+
+    Ranks may do so at once: a file gets its name when it is whole.
+    """
+    places = _in_image(f"{INDUCTOR}/{_cpu()}") if os.path.isdir(WARM) else []
+    if not places:
+        if _in_image(INDUCTOR):
+            debug("what the image has of torch.compile is for another CPU")
+        return
+    if not hasattr(codecache, "cache_dir"):
+        debug("this torch does not say where its cache is: what the image has of torch.compile is not used")
+        return
+    cache, count = codecache.cache_dir(), 0
+    temporary = os.path.join(cache, f".envbuilder-{os.urandom(8).hex()}")
+    try:
+        for place in places:
+            for parent, _, names in os.walk(place):
+                folder = cache + parent[len(place) :]
+                os.makedirs(folder, exist_ok=True)
+                for name in names:
+                    count += _copy(os.path.join(parent, name), os.path.join(folder, name), temporary)
+    except OSError as error:
+        debug(f"what the image has of torch.compile is not copied: {error}")
+    debug(f"{count} files of torch.compile are from the image")
+
+
+def _copy(source: str, target: str, temporary: str) -> bool:
+    """Copy a file unless it is there. A library that was not written to its end would end the program that loads it."""
+    if os.path.lexists(target):
+        return False
+    if source.endswith(".so") and not _is_whole(source):
+        debug(f"`{source}` is not whole")
+        return False
+    import shutil  # noqa: PLC0415 - torch imports it as well
+
+    try:
+        shutil.copyfile(source, temporary)
+        os.rename(temporary, target)
+    except OSError:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise
+    return True
+
+
+def _is_whole(library: str) -> bool:
+    """Return whether an ELF file of 64 bits has its table of sections, which stands at its end."""
+    import struct  # noqa: PLC0415
+
+    with open(library, "rb") as stream:
+        head = stream.read(64)
+        if len(head) < 64 or head[:4] != b"\x7fELF":
+            return False
+        (start,), (size, number) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+        return bool(start) and start + size * number <= os.fstat(stream.fileno()).st_size
 
 
 def name_kernels() -> None:

@@ -4,7 +4,7 @@
 
 * Just before the first of CACHING is executed, it calls `envbuilder_caches.place()`.
 * Just before `torch` is executed for the first time, it calls `envbuilder_nccl.prepare()`.
-* After `triton.runtime.cache` is executed, it calls `envbuilder_caches.look_in_image(module)`.
+* After each module of COMPILED is executed, it calls a function of `envbuilder_caches` with it, which finds what the image has compiled.
 * After `torch.utils.cpp_extension` is executed, it calls `envbuilder_extensions.install(module)`.
 
 They lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
@@ -25,8 +25,12 @@ LIB = "/opt/envbuilder/lib"
 INDEX = "/opt/envbuilder/extensions/index.json"
 CACHING = ("torch", "triton", "matplotlib", "numba", "huggingface_hub", "datasets", "kernels")
 EXTENSIONS = "torch.utils.cpp_extension"
-KERNELS = "triton.runtime.cache"
-WATCHED = frozenset((*CACHING, EXTENSIONS, KERNELS))
+COMPILED = {
+    "triton.runtime.cache": "look_in_image",
+    "numba.core.caching": "look_for_functions",
+    "torch._inductor.codecache": "fill",
+}
+WATCHED = frozenset((*CACHING, EXTENSIONS, *COMPILED))
 
 
 def write_whole_lines() -> None:
@@ -80,10 +84,9 @@ class Watcher:
                 self.prepared = True
                 _call("envbuilder_nccl", "prepare", failure="NCCL defaults were not set")
             execute(module)
-            if name == KERNELS:
-                _call(
-                    "envbuilder_caches", "look_in_image", module, failure="kernels of the image are not used"
-                )
+            if name in COMPILED:
+                failure = "what the image has compiled is not used"
+                _call("envbuilder_caches", COMPILED[name], module, failure=failure)
             if name == EXTENSIONS:
                 _call("envbuilder_extensions", "install", module, failure="prebuilt extensions are not used")
 
