@@ -139,13 +139,10 @@ def show_folders(folders: Sequence[Path], links: Path, kept: Path) -> dict[Path,
     uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
     """
     links.mkdir()
-    local: dict[Path, Path] = {}
-    files = (path for folder in reversed(folders) for path in folder.glob("*"))
-    for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
-        shown = links / file.name
-        shown.unlink(missing_ok=True)
-        _show(file, shown, kept)
-        local[shown] = file
+    files = {path.name: path for folder in reversed(folders) for path in folder.glob("*")}
+    local = {links / name: file for name, file in files.items() if name.endswith((".whl", *SUFFIXES))}
+    for link, file in local.items():
+        _show(file, link, kept)
     return local
 
 
