@@ -386,11 +386,13 @@ class UvAnswer:
         return real, _sha256(real, self.context.store) if real else file.hashes.get("sha256")
 
     def _with_sizes(self, files: Mapping[str, Artifact]) -> Artifacts:
-        """Return the files. Missing sizes come from the old lock, the cache or the network."""
+        """Return the files. Missing sizes come from the old lock, an index that is a folder, the cache or the network."""
         store, known = self.context.store, {file.sha256: file.size for file in self.question.prefer}
         sizes = {}
         for url, file in files.items():
             sizes[url] = file.size or known.get(file.sha256, 0)
+            if not sizes[url] and (path := file_path(url)) and path.is_file():
+                sizes[url] = path.stat().st_size
             if not sizes[url] and store.has_artifact(file.sha256):
                 sizes[url] = store.artifact(file.sha256).stat().st_size
         left = [url for url, size in sizes.items() if not size]
