@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import Store, sha256_file
-from envbuilder.lock.resolve import uv_files
 from envbuilder.lock.resolve.uv_files import kept_python, make_question
 from envbuilder.lock.resolve.uv_resolver import Uv
 from envbuilder.lock.resolve.wheels import resolve_wheels
@@ -72,10 +71,7 @@ def test_who_requires_a_package_is_asked_of_what_uv_keeps_or_else_again(
 
 
 @pytest.mark.programs
-def test_a_large_wheel_that_changes_in_its_place_is_hashed_anew(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uv_files, "LARGE", 100)
+def test_a_wheel_that_changes_in_its_place_is_hashed_anew(files: Path) -> None:
     sources = Sources(debian=(), indexes=((files / "simple").as_uri() + "/",), folders=(files / "torch",))
     task = make_task(make_recipe(files), make_means(files, sources))
     for content in ("one", "two"):

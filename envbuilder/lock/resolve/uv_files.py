@@ -262,15 +262,13 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def make_command(
-    question: Question, sources: Sources, *, work: Path, cache: Path, python: Path, output: str
-) -> Command:
+def make_command(question: Question, sources: Sources, *, work: Path, store: Store, output: str) -> Command:
     argv = [
         uv.find_uv_bin(), "pip", "compile", "requirements.in", *([PROJECT] if question.indexes else []),
         "--constraints", "constraints.in",
         "--config-file", "uv.toml",
-        "--cache-dir", str(cache),
-        "--python", str(python / "bin/python"),
+        "--cache-dir", str(store.resolver("uv")),
+        "--python", str(kept_python(store) / "bin/python"),
         "--python-version", question.python,
         "--python-platform", uv_platform(question.glibc, question.processor),
         "--no-build-isolation",
@@ -401,10 +399,8 @@ class UvAnswer:
 
 
 def _sha256(file: Path, store: Store) -> Sha256:
-    """Return the sha256 of a local package. That of a large one is kept, for as long as it is the same file."""
+    """Return the sha256 of a local package. It is kept for as long as it is the same file."""
     status = file.stat()
-    if status.st_size < LARGE:
-        return sha256_file(file)
     words = (file.absolute(), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     kept = store.proof(sha256_text("\n".join(map(str, words))))
     try:

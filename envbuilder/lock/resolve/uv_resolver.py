@@ -30,7 +30,6 @@ from envbuilder.lock.resolve.uv_files import (
     Question,
     UvAnswer,
     kept_folder,
-    kept_python,
     make_command,
     show_folders,
     show_placed,
@@ -176,9 +175,7 @@ class Uv:
         """
         context, sources = self.context, self.context.sources()
         question = replace(question, others=tuple(sorted(self.others)))
-        python = kept_python(context.store)
         with context.store.workspace() as work:
-            cache = context.store.resolver("uv")
             local = show_folders(sources.folders, work / "links", kept_folder(context.store))
             for project in question.provided:
                 project.write_wheel(work / "links")
@@ -188,9 +185,7 @@ class Uv:
                 attempts.insert(0, replace(question, offline=True))
             while attempts:
                 write_question(attempts[0], sources, work, self.facts)
-                command = make_command(
-                    attempts[0], sources, work=work, cache=cache, python=python, output=output
-                )
+                command = make_command(attempts[0], sources, work=work, store=context.store, output=output)
                 try:
                     with (
                         context.waiting(lambda: silent(_asked(question, sources), sources.certificates)),
