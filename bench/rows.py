@@ -123,6 +123,7 @@ def lock(place: Place) -> Iterator[list[Way]]:
     options = ("--python-version", recipe.python, "--generate-hashes", "--only-binary", ":all:")
     yield [
         tool(OURS, PYTHON, BENCH / "ways/lock_wheels.py", ALIAS, place.recipes),
+        tool(f"{OURS}, the choice alone", PYTHON, BENCH / "ways/lock_wheels.py", ALIAS, place.recipes, tells=True),
         tool(f"{OURS}, the whole lock", ENVBUILDER, "lock", ALIAS, "--upgrade", "--recipes", place.recipes),
         tool(
             "uv pip compile", UV, "pip", "compile", folder / "wheels.in", *options, "--config-file", folder / "uv.toml",

@@ -33,7 +33,7 @@ STAMP: Final = "stamp"
 SECURITY_LIST: Final = "security.list"
 NAMES: Final = "names"
 # What apt makes of the lists in their folder. It checks its hash, so the notes of the cache leave it out.
-OF_APT: Final = ("archives", "pkgcache.bin", "srcpkgcache.bin")
+OF_APT: Final = ("archives", "srcpkgcache.bin")
 SHOWN: Final = 5  # updates that a message names
 # A line of `apt list --upgradable`. It also lists the same version where the entry of dpkg's status has other dependencies.
 _UPGRADABLE: Final = re.compile(
@@ -173,7 +173,7 @@ def security_updates(folder: Path, debs: Sequence[Artifact], runner: Runner) -> 
         status.write_text("\n".join(map(status_entry, debs)), encoding="utf-8")
         options = (
             f"Dir::State::status={status}", f"Dir::Etc::sourcelist={folder / SECURITY_LIST}",
-            "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=",  # those in the folder are of all sources
+            "Dir::Cache::srcpkgcache=",  # that in the folder is of all sources
         )  # fmt: skip
         settings = (word for option in options for word in ("-o", option))
         argv = ("apt", *settings, "list", "--upgradable", "-qq")

@@ -5,10 +5,12 @@ those of apt, uv and pip, otherwise from the tools' defaults. `resolve` and `fet
 """
 
 import configparser
+import contextlib
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -59,7 +61,12 @@ _ADDRESSES: Final = (  # settings of one or more addresses
     "ENVBUILDER_UBUNTU_SNAPSHOT", "ENVBUILDER_UBUNTU_FILES", "HF_ENDPOINT",
 )  # fmt: skip
 _LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
-_APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
+# What apt is asked of its lists without their content: for who published them, it would read every package.
+_APT_OPTIONS: Final = (
+    "-o", "Dir::State::lists=/nonexistent", "-o", "APT::Get::IndexTargets::ReleaseInfo=false"
+)  # fmt: skip
+_APT_FIELDS: Final = "$(FILENAME)\t$(METAKEY)\t$(REPO_URI)"
+_FIELD: Final = re.compile(r"^(Origin|Label): (.+)$", re.MULTILINE)
 
 
 def default_index() -> str:
@@ -89,7 +96,7 @@ class Wanted(Protocol):
 
 
 class _Asked(Sequence[str]):
-    """The mirrors of a source, which are looked up when the first is needed: apt takes 0.4 s of a core to say them."""
+    """The mirrors of a source, which are looked up when the first is needed: apt is started to say them."""
 
     def __init__(self, ask: Callable[[], tuple[str, ...]]) -> None:
         self._ask = ask
@@ -283,30 +290,41 @@ def _mirrors(environment: Mapping[str, str], runner: Runner) -> dict[str, tuple[
 def _apt_mirrors(runner: Runner) -> dict[str, tuple[str, ...]]:
     """Return the mirrors of apt's configuration by source; none without apt."""
     why = "read which mirrors of Debian and Ubuntu this machine uses"
-    targets = ("apt-get", "indextargets", "--format", _APT_FIELDS, "Created-By: Packages")
+    targets = ("apt-get", *_APT_OPTIONS, "indextargets", "--format", _APT_FIELDS, "Created-By: Packages")
     try:
-        places = list(_by_label(runner.run(Command(argv=targets, why=why))))
-        labelled = {source for source, _ in places}
-        if not {DEBIAN, DEBIAN_SECURITY} <= labelled and UBUNTU not in labelled:
-            # The lists that `apt-get update` has not read yet have no labels, but their URLs are known.
-            listing = runner.run(Command(argv=("apt-get", "update", "--print-uris"), why=why))
-            urls = re.findall(r"^'([^']+)/dists/", listing, re.MULTILINE)
-            named = ((url.rstrip("/").rpartition("/")[2], url) for url in urls)
-            places += [(source, url) for source, url in named if source not in labelled]
+        setting = runner.run(Command(argv=("apt-config", "shell", "lists", "Dir::State::lists/d"), why=why))
+        rows = runner.run(Command(argv=targets, why=why)).splitlines()
     except (CommandError, ToolError):
         return {}
-    known = [(source, url) for source, url in places if urlsplit(url).scheme in {"http", "https", "file"}]
+    lists = Path("".join(shlex.split(setting)).partition("=")[2])
+    publisher = functools.cache(functools.partial(_publisher, lists))
+    places: list[tuple[str, str]] = []
+    unread: list[tuple[str, str]] = []
+    for path, key, url in (row.split("\t") for row in rows):
+        release = path.rpartition("/")[2].removesuffix(key.replace("/", "_"))
+        if known := publisher(release):
+            places += ((_BY_LABEL.get(known, ""), mirror) for mirror in _mirror_list(url))
+        elif "/" in key:  # not of a folder of packages
+            unread.append((url.rstrip("/").rpartition("/")[2], url))
+    labelled = {source for source, _ in places}
+    if not {DEBIAN, DEBIAN_SECURITY} <= labelled and UBUNTU not in labelled:
+        # The lists that `apt-get update` has not read yet have no labels, but their URLs are known.
+        places += (place for place in unread if place[0] not in labelled)
+    usable = [(source, url) for source, url in places if urlsplit(url).scheme in {"http", "https", "file"}]
     return {
-        source: tuple(dict.fromkeys(_base(url) for name, url in known if name == source))
+        source: tuple(dict.fromkeys(_base(url) for name, url in usable if name == source))
         for source in _BY_LABEL.values()
     }
 
 
-def _by_label(listing: str) -> Iterator[tuple[str, str]]:
-    for line in listing.splitlines():
-        origin, label, url = line.split("\t")
-        if source := _BY_LABEL.get((origin, label)):
-            yield from ((source, mirror) for mirror in _mirror_list(url))
+def _publisher(lists: Path, release: str) -> tuple[str, str] | None:
+    """Return origin and label of a release among apt's lists, None if it has not been read."""
+    for name in ("InRelease", "Release"):
+        with contextlib.suppress(OSError):
+            text = (lists / f"{release}{name}").read_text(encoding="utf-8", errors="replace")
+            fields = dict(_FIELD.findall(text))
+            return fields.get("Origin", ""), fields.get("Label", "")
+    return None
 
 
 def _mirror_list(url: str) -> tuple[str, ...]:

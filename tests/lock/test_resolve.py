@@ -290,8 +290,8 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.programs
 def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, world: Sources) -> None:
-    recipe = make_recipe(tmp_path, apt=("git",))
-    lock = lock_as_of(recipe, make_means(tmp_path, world))
+    recipe, means = make_recipe(tmp_path, apt=("git",)), make_means(tmp_path, world)
+    lock = lock_as_of(recipe, means)
     assert {deb.name for deb in lock.debs} == PACKAGES.keys() - UNASKED
     git = next(deb for deb in lock.debs if deb.name == "git")
     file = Path(unquote(urlsplit(world.debian[0]).path)) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
@@ -315,6 +315,8 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
     assert lock.epoch == EPOCH
     assert parse_lock(lock_text(lock), "test.lock") == lock
     assert str(tmp_path) not in lock_text(lock)
+    # apt reads the lists once, and not for each question.
+    assert len(list(means.store.resolver("apt").glob("*/srcpkgcache.bin"))) == 1
 
 
 @pytest.mark.programs
@@ -713,6 +715,29 @@ def test_apt_waits_briefly_and_the_sources_that_are_silent_are_known(tmp_path: P
     settings = (folder / CONFIGURATION).read_text()
     own, machine = map(settings.index, ('Acquire::http::Timeout "10";', 'Acquire::http::Timeout "60";'))
     assert own < machine  # apt takes the last
+
+
+def test_apt_keeps_its_cache_while_the_sources_are_the_same(tmp_path: Path) -> None:
+    """apt makes it anew for a list of sources that is younger, and at the end of each `update`."""
+    context = replace(make_idle_means(tmp_path), runner=(runner := FakeRunner()))
+    task = make_task(make_recipe(tmp_path), context, LockOptions(today=DAY, upgrade=True))
+    folder, written = context.store.resolver("apt") / "lists", set[int]()
+    for components in (("main",), ("main",), ("main", "contrib")):
+        source = AptSource(
+            name="one",
+            url="http://one/debian/",
+            suite="bookworm",
+            components=components,
+            keyrings=(),
+            hint="",
+        )
+        open_suite(task, (source,), folder)
+        written.add((folder / "sources.list").stat().st_ino)
+        assert components[-1] in (folder / "sources.list").read_text()
+    assert len(written) == 2
+    updates = [command.argv for command in runner.commands if "update" in command.argv]
+    assert len(updates) == 3
+    assert all("pkgCacheFile::Generate=false" in argv for argv in updates)
 
 
 def test_while_uv_runs_the_indexes_that_do_not_answer_are_known(

@@ -25,8 +25,19 @@ from tests.support.runner import FakeRunner
 QUIET = {"PIP_CONFIG_FILE": "/dev/null"}  # not this machine's pip.conf
 
 
-def apt(*lines: str) -> FakeRunner:
-    return FakeRunner({"apt-get": "".join(f"{line}\n" for line in lines)})
+KEY = "main/binary-amd64/Packages"
+
+
+def apt(lists: Path | None = None, *lines: str) -> FakeRunner:
+    """Return a runner of an apt with these lines `origin|label|address`; without `origin|label|`, its list was not read."""
+    rows = []
+    for number, line in enumerate(lines):
+        *publisher, address = line.split("|")
+        rows.append(f"/nonexistent/list{number}_{KEY.replace('/', '_')}\t{KEY}\t{address}\n")
+        if publisher and lists:
+            fields = "Origin: {}\nLabel: {}\nSuite: x\n".format(*publisher)
+            (lists / f"list{number}_{'InRelease' if number % 2 else 'Release'}").write_text(fields)
+    return FakeRunner({"apt-get": "".join(rows), "apt-config": f"lists='{lists}/'\n"})
 
 
 def probe(environment: dict[str, str], runner: FakeRunner | None = None) -> Sources:
@@ -34,7 +45,7 @@ def probe(environment: dict[str, str], runner: FakeRunner | None = None) -> Sour
 
 
 def test_settings_win_and_then_apt_is_not_asked(tmp_path: Path) -> None:
-    runner = apt("Debian\tDebian\thttp://apt.invalid/debian/")
+    runner = apt(tmp_path, "Debian|Debian|http://apt.invalid/debian/")
     found = probe(
         {
             "ENVBUILDER_DEBIAN_MIRROR": "http://one.invalid/debian http://two.invalid/debian/",
@@ -65,9 +76,11 @@ def test_settings_win_and_then_apt_is_not_asked(tmp_path: Path) -> None:
     assert runner.commands == []
 
 
-def test_apt_is_asked_once_and_not_before_a_mirror_is_needed() -> None:
+def test_apt_is_asked_once_and_not_before_a_mirror_is_needed(tmp_path: Path) -> None:
     runner = apt(
-        "Debian\tDebian\thttp://apt.invalid/debian/", "Debian\tDebian-Security\thttp://apt.invalid/security/"
+        tmp_path,
+        "Debian|Debian|http://apt.invalid/debian/",
+        "Debian|Debian-Security|http://apt.invalid/security/",
     )
     sources = probe({}, runner)
     assert sources.indexes
@@ -76,7 +89,7 @@ def test_apt_is_asked_once_and_not_before_a_mirror_is_needed() -> None:
         "http://apt.invalid/debian/",
         "http://apt.invalid/security/",
     ]
-    assert len(runner.commands) == 1
+    assert [command.argv[0] for command in runner.commands] == ["apt-config", "apt-get"]
 
 
 @pytest.mark.parametrize("address", ["foo", "https://10.9.9.9:99999/x", "https://[::1/x"])
@@ -93,15 +106,16 @@ def test_without_settings_the_tools_own_defaults_count() -> None:
     assert found.folders == ()
 
 
-def test_apt_gives_the_mirrors_of_each_archive() -> None:
+def test_apt_gives_the_mirrors_of_each_archive(tmp_path: Path) -> None:
     runner = apt(
-        "Ubuntu\tUbuntu\thttp://mirror.invalid/ubuntu/",
-        "Debian\tDebian\thttp://mirror.invalid/debian/",
-        "Debian\tDebian-Security\thttp://mirror.invalid/debian-security/",
-        "Debian\tDebian\thttp://mirror.invalid/debian/",
-        "Debian\tDebian\tcdrom:[Debian]/",
-        "Node Source\tNode Source\thttps://node.invalid/",
-        "Debian\tDebian\tfile:/srv/mirror",
+        tmp_path,
+        "Ubuntu|Ubuntu|http://mirror.invalid/ubuntu/",
+        "Debian|Debian|http://mirror.invalid/debian/",
+        "Debian|Debian-Security|http://mirror.invalid/debian-security/",
+        "Debian|Debian|http://mirror.invalid/debian/",
+        "Debian|Debian|cdrom:[Debian]/",
+        "Node Source|Node Source|https://node.invalid/",
+        "Debian|Debian|file:/srv/mirror",
     )
     found = probe({}, runner)
     assert tuple(found.debian) == ("http://mirror.invalid/debian/", "file:/srv/mirror/")
@@ -135,18 +149,15 @@ def test_the_archive_of_a_day_is_named_for_each_source() -> None:
     assert Sources(debian=(), snapshot="").mirror_of("debian", date(2026, 6, 30)) == ""
 
 
-@pytest.mark.parametrize("read", ["", "Debian\tDebian\thttp://mirror.invalid/debian/\n"])
-def test_a_mirror_whose_lists_were_not_read_yet_is_known_by_its_path(read: str) -> None:
-    class Fresh(FakeRunner):
-        def run(self, command: Command, **_options: object) -> str:
-            if "indextargets" in command.argv:
-                return read
-            return (
-                "'http://mirror.invalid/debian/dists/bookworm/InRelease' mirror_InRelease 0 \n"
-                "'http://mirror.invalid/debian-security/dists/bookworm-security/InRelease' security_InRelease 0 \n"
-            )
-
-    found = probe({}, Fresh())
+@pytest.mark.parametrize("publisher", ["", "Debian|Debian|"])
+def test_a_mirror_whose_lists_were_not_read_yet_is_known_by_its_path(tmp_path: Path, publisher: str) -> None:
+    runner = apt(
+        tmp_path,
+        f"{publisher}http://mirror.invalid/debian/",
+        "http://mirror.invalid/debian-security/",
+        "Docker|Docker|https://docker.invalid/linux/debian/",
+    )
+    found = probe({}, runner)
     assert tuple(found.debian) == ("http://mirror.invalid/debian/",)
     assert tuple(found.security) == ("http://mirror.invalid/debian-security/",)
 
@@ -155,7 +166,7 @@ def test_a_list_of_mirrors_is_read(tmp_path: Path) -> None:
     (tmp_path / "list").write_text(
         "# ours\nhttp://one.invalid/debian priority:1\n\nhttp://two.invalid/debian\n"
     )
-    found = probe({}, apt(f"Debian\tDebian\tmirror+file:{tmp_path}/list"))
+    found = probe({}, apt(tmp_path, f"Debian|Debian|mirror+file:{tmp_path}/list"))
     assert tuple(found.debian) == ("http://one.invalid/debian/", "http://two.invalid/debian/")
 
 

@@ -126,7 +126,7 @@ def lock_recipe(
         report = examine(recipe, load_tables(), base=base.inside if base else None)
         need_sound(recipe, report)
         for finding in (each for each in report.findings if each.code == CheckCode.ALONE):
-            log.warning("%s; %s", finding.message.partition(": ")[2].partition(" (source")[0], finding.hint)
+            log.warning("%s; %s", finding, finding.hint)
         with console.step(f"lock {recipe.name}"):
             task = Task(recipe=recipe, target=make_target(recipe, base), options=options, context=context)
             new = lock_best(task, old, judge, load_cuda_packages().by_name)

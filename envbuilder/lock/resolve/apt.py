@@ -57,6 +57,7 @@ Dir::State "{folder}";
 Dir::State::status "{folder}/status";
 Dir::State::lists "{folder}/lists";
 Dir::Cache "{folder}";
+Dir::Cache::srcpkgcache "srcpkgcache.bin";
 Dir::Etc "{folder}";
 Dir::Etc::sourcelist "{folder}/sources.list";
 Dir::Etc::sourceparts "/dev/null";
@@ -81,6 +82,8 @@ Acquire::ForceHash "SHA256";
 Acquire::Check-Valid-Until "{is_current}";
 Debug::NoLocking "true";
 """
+# `update` would make apt's cache anew even if no list has changed. The next question makes it where it is out of date.
+_LISTS_ALONE: Final = ("-o", "pkgCacheFile::Generate=false")
 # For `apt-config`. Without the tables of architectures, which are dpkg's, apt answers on Debian and Ubuntu alone.
 _SETTINGS: Final = (
     "Dir::State::status={folder}/status", "Dir::dpkg::cputable={toolbox}/usr/share/dpkg/cputable",
@@ -342,7 +345,10 @@ def _update(suite: Suite) -> Suite:
         what = f"reading the package lists of {suite.name}"
         with context.waiting(pending), deadline(context.runner, what, context.patience) as apt:
             why = f"read the package lists of {suite.name}"
-            apt.run(apt_command(folder, "apt-get", "update", "-q", why=why), on_line=lines.append)
+            apt.run(
+                apt_command(folder, "apt-get", *_LISTS_ALONE, "update", "-q", why=why), on_line=lines.append
+            )
+        suite.names()
     except CommandError as error:
         optional = (source for source in suite.sources if source.is_optional)
         unread = tuple(source for source in optional if source.is_named_in(error.message))
@@ -357,7 +363,6 @@ def _update(suite: Suite) -> Suite:
         places = " and ".join(dict.fromkeys(shown(source.url) for source in suite.sources))
         why = f"could not read the package lists of `{suite.name}` from {places}\n{error.message}"
         raise FetchError(why, hint=_hint(suite, error.message)) from error
-    suite.names()
     _save_private(folder / STAMP, _stamp(suite))
     return suite
 
@@ -375,8 +380,12 @@ def _fetch_key(source: AptSource, folder: Path, fetcher: Fetcher) -> None:
 
 
 def _save_private(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read: a mirror's URL may hold a password."""
-    save_text(path, text)
+    """Write a file that its owner alone can read: a mirror's URL may hold a password.
+
+    One with this text stays, because apt makes its cache anew for a list of sources that is younger.
+    """
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        save_text(path, text)
     path.chmod(0o600)
 
 

@@ -8,10 +8,12 @@ import functools
 import io
 import json
 import re
+import sys
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -23,7 +25,15 @@ from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, Pylock
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuilder.core.archive import BoundedZip
-from envbuilder.core.cache import Sha256, Store, save_bytes, sha256_file, sha256_text
+from envbuilder.core.cache import (
+    Sha256,
+    Store,
+    read_proved,
+    save_bytes,
+    save_proved,
+    sha256_file,
+    sha256_text,
+)
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor
@@ -69,6 +79,8 @@ class Question:
     indexes: tuple[WheelIndex, ...] = ()  # of the recipe
     others: tuple[str, ...] = ()  # packages of these indexes that another package requires
     recipes: Path = Path()  # the recipe's folder
+    offline: bool = False  # nothing is asked that uv has not read before
+    sized: bool = True  # the answer has sizes that no index states
 
     def prefers(self, package: Artifact) -> bool:
         """Return whether a package has a version that was to be kept."""
@@ -127,13 +139,10 @@ def show_folders(folders: Sequence[Path], links: Path, kept: Path) -> dict[Path,
     uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
     """
     links.mkdir()
-    local: dict[Path, Path] = {}
-    files = (path for folder in reversed(folders) for path in folder.glob("*"))
-    for file in sorted(path for path in files if path.name.endswith((".whl", *SUFFIXES))):
-        shown = links / file.name
-        shown.unlink(missing_ok=True)
-        _show(file, shown, kept)
-        local[shown] = file
+    files = {path.name: path for folder in reversed(folders) for path in folder.glob("*")}
+    local = {links / name: file for name, file in files.items() if name.endswith((".whl", *SUFFIXES))}
+    for link, file in local.items():
+        _show(file, link, kept)
     return local
 
 
@@ -163,11 +172,19 @@ def _show(file: Path, shown: Path, kept: Path) -> None:
         shown.symlink_to(short)
 
 
-def write_python(folder: Path) -> None:
-    """Make an environment whose Python tells uv what it is, and ends when uv would run a project's code with it."""
-    venv.create(folder, symlinks=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "no_build.pth").write_text(_NO_BUILD, encoding="utf-8")
+def kept_python(store: Store) -> Path:
+    """Return an environment whose Python tells uv what it is, and ends when uv would run a project's code with it.
+
+    It is kept, because uv starts each Python that it has not seen.
+    """
+    folder = store.tools(sha256_text(f"{Path(sys.executable).resolve()}\n{sys.version}\n{_NO_BUILD}"))
+    with store.lock("python"):
+        if not store.holds(folder):
+            with store.renewed(folder) as out:
+                venv.create(out, symlinks=True)
+                (site,) = out.glob("lib/python*/site-packages")
+                (site / "no_build.pth").write_text(_NO_BUILD, encoding="utf-8")
+    return folder
 
 
 def _metadata_only(wheel: Path) -> bytes:
@@ -245,13 +262,13 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def make_command(question: Question, sources: Sources, *, work: Path, cache: Path, output: str) -> Command:
+def make_command(question: Question, sources: Sources, *, work: Path, store: Store, output: str) -> Command:
     argv = [
         uv.find_uv_bin(), "pip", "compile", "requirements.in", *([PROJECT] if question.indexes else []),
         "--constraints", "constraints.in",
         "--config-file", "uv.toml",
-        "--cache-dir", str(cache),
-        "--python", "python/bin/python",
+        "--cache-dir", str(store.resolver("uv")),
+        "--python", str(kept_python(store) / "bin/python"),
         "--python-version", question.python,
         "--python-platform", uv_platform(question.glibc, question.processor),
         "--no-build-isolation",
@@ -266,8 +283,7 @@ def make_command(question: Question, sources: Sources, *, work: Path, cache: Pat
     # Of what is at an address, only wheels are taken: nothing of a source distribution is known before its code runs.
     names = {_name(text) for text in (*question.requirements, *question.others)}
     argv += (f"--only-binary={name}" for name in sorted(names) if question.listed(name))
-    if not question.dependencies:
-        argv.append("--no-deps")
+    argv += [*([] if question.dependencies else ["--no-deps"]), *(["--offline"] if question.offline else [])]
     if question.before is not None:
         argv += ["--exclude-newer", f"{question.before.isoformat()}T00:00:00Z"]
     patience = (("UV_HTTP_TIMEOUT", "15"), ("UV_HTTP_RETRIES", "1"))  # so a silent index takes 30 s
@@ -301,7 +317,8 @@ class UvAnswer:
             elif package.name not in provided:
                 file = self._chosen(package)
                 files[_url(file)] = self._artifact(package, file)
-        return self._with_sizes(files)
+        every = self._with_sizes(files) if self.question.sized else files.values()
+        return tuple(sorted(every, key=lambda file: file.name))
 
     def _chosen(self, package: Package) -> _File:
         """Return the file to take of a package: one with a hash of the recipe's, if there is such a one."""
@@ -364,26 +381,34 @@ class UvAnswer:
     def _identity(self, file: _File) -> tuple[Path | None, str | None]:
         """Return the local file of an entry, if there is one, and its sha256 if it is known."""
         real = self.local.get(file_path(_url(file)) or Path())
-        return real, _sha256(real, real.stat().st_mtime_ns) if real else file.hashes.get("sha256")
+        return real, _sha256(real, self.context.store) if real else file.hashes.get("sha256")
 
     def _with_sizes(self, files: Mapping[str, Artifact]) -> Artifacts:
-        """Return the files, sorted by name. Missing sizes come from the old lock, the cache or the network."""
+        """Return the files. Missing sizes come from the old lock, an index that is a folder, the cache or the network."""
         store, known = self.context.store, {file.sha256: file.size for file in self.question.prefer}
         sizes = {}
         for url, file in files.items():
             sizes[url] = file.size or known.get(file.sha256, 0)
+            if not sizes[url] and (path := file_path(url)) and path.is_file():
+                sizes[url] = path.stat().st_size
             if not sizes[url] and store.has_artifact(file.sha256):
                 sizes[url] = store.artifact(file.sha256).stat().st_size
         left = [url for url, size in sizes.items() if not size]
         sizes.update(zip(left, self.context.fetcher.measure(left), strict=True))
-        sized = (replace(file, size=sizes[url]) for url, file in files.items())
-        return tuple(sorted(sized, key=lambda file: file.name))
+        return tuple(replace(file, size=sizes[url]) for url, file in files.items())
 
 
-@functools.cache
-def _sha256(path: Path, _mtime: int) -> Sha256:
-    """Return the sha256 of a file: several answers of uv name the same large wheel."""
-    return sha256_file(path)
+def _sha256(file: Path, store: Store) -> Sha256:
+    """Return the sha256 of a local package. It is kept for as long as it is the same file."""
+    status = file.stat()
+    words = (file.absolute(), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    kept = store.proof(sha256_text("\n".join(map(str, words))))
+    try:
+        return Sha256(read_proved(kept))
+    except (OSError, ValueError):
+        digest = sha256_file(file)
+        save_proved(kept, digest)
+        return digest
 
 
 def _url(file: _File) -> str:
@@ -394,8 +419,15 @@ def choose_wheel(filenames: Iterable[str], *, python: str, glibc: str, processor
     """Return the file that an installer on the target would take: best tag first, then highest build number."""
     wheels = [(parse_wheel_filename(filename), filename) for filename in filenames]
     wheels.sort(key=lambda wheel: (wheel[0][2], wheel[1]), reverse=True)
-    select = tags.create_compatible_tags_selector(target_tags(python, glibc, processor))
+    select = _selector(python, glibc, processor)
     return next(select((filename, fitting) for (*_, fitting), filename in wheels), None)
+
+
+@functools.cache
+def _selector(
+    python: str, glibc: str, processor: Processor
+) -> Callable[[Iterable[tuple[str, AbstractSet[tags.Tag]]]], Iterator[str]]:
+    return tags.create_compatible_tags_selector(target_tags(python, glibc, processor))
 
 
 @functools.cache

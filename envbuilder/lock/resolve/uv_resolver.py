@@ -34,7 +34,6 @@ from envbuilder.lock.resolve.uv_files import (
     show_folders,
     show_placed,
     uv_settings,
-    write_python,
     write_question,
 )
 from envbuilder.recipe.wheel_sources import WheelIndex
@@ -177,16 +176,16 @@ class Uv:
         context, sources = self.context, self.context.sources()
         question = replace(question, others=tuple(sorted(self.others)))
         with context.store.workspace() as work:
-            cache = context.store.resolver("uv")
             local = show_folders(sources.folders, work / "links", kept_folder(context.store))
             for project in question.provided:
                 project.write_wheel(work / "links")
             show_placed(question, context.store, work / PLACED)
-            write_python(work / "python")
-            command = make_command(question, sources, work=work, cache=cache, output=output)
             attempts = [*([question.pinned(question.prefer)] if question.prefer else []), question]
+            if output == ANNOTATED:  # uv has read all of it, to choose these packages
+                attempts.insert(0, replace(question, offline=True))
             while attempts:
                 write_question(attempts[0], sources, work, self.facts)
+                command = make_command(attempts[0], sources, work=work, store=context.store, output=output)
                 try:
                     with (
                         context.waiting(lambda: silent(_asked(question, sources), sources.certificates)),
@@ -195,10 +194,10 @@ class Uv:
                         runner.run(command)
                     break
                 except CommandError as error:
-                    if self._read_unbuilt(error, question):
+                    if not attempts[0].offline and self._read_unbuilt(error, question):
                         continue
                     attempt = attempts.pop(0)
-                    if attempt is question or not _is_unsolvable(error):
+                    if attempt is question or not (attempt.offline or _is_unsolvable(error)):
                         self._need_access(question, sources, error)
                         raise self._refused(question, error) from error
             yield work, local

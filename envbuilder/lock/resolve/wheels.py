@@ -135,7 +135,9 @@ def _say_held_back(packages: Artifacts, question: Question, uv: Uv) -> None:
         return f"`{name}>={version}` in `packages` takes it"
 
     try:
-        every = replace(question, requirements=names, constraints=(), prefer=(), dependencies=False)
+        every = replace(
+            question, requirements=names, constraints=(), prefer=(), dependencies=False, sized=False
+        )
         newest = {package.name: package for package in Uv(uv.task).ask_once(every)}
         if any(package.version != versions[name] for name, package in newest.items() if name in versions):
             for line in held_back(uv.make_choice(written, packages, question), newest, newer):
