@@ -153,6 +153,8 @@ def test_a_run_of_the_release_tier_adds_a_row_to_its_table(tmp_path: Path, part:
     assert row.count("|") == head.count("|")
     assert re.match(rf"\| \d{{4}}-\d\d-\d\d \| 6c251f6 \| 120 \| 31 \| {groups[0]} 1\.5[, ]", row)
     assert row.endswith(f" | passed, 1 of {len(groups)} groups |" if part else " | all passed |")
+    tiers.add_row("6c251f6", ended, 7200, Disk(), ["b: FAILED, its log says:\n  E   assert 1 == 2"], table)
+    assert table.read_text().splitlines()[-1].endswith(" | b: FAILED, its log says: |")
 
 
 @pytest.mark.programs

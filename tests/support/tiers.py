@@ -398,7 +398,8 @@ def add_row(
     groups = ", ".join(f"{group.name} {group.seconds / 60:.1f}" for group in ended)
     every = sum(len(stage) for stage in make_tier("release").stages)
     passed = "all passed" if len(ended) == every else f"passed, {len(ended)} of {every} groups"
-    day, outcome = time.strftime("%Y-%m-%d", time.gmtime()), "; ".join(wrong) or passed
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    outcome = "; ".join(text.partition("\n")[0] for text in wrong) or passed
     row = f"| {day} | {commit} | {seconds / 60:.0f} | {disk.gigabytes:.0f} | {groups} | {outcome} |\n"
     with path.open("a") as table:
         table.write(row)
