@@ -502,9 +502,11 @@ def test_lock_warns_of_a_name_that_alone_brings_code_for_the_cpu(place: Place):
     text = RECIPE.replace('"numpy>=2"', "spconv").replace("2.13.0", "2.6.0")
     place.path.write_text(f'{text}gpus: [A100]\ncuda: "12.4"\n')
     _, _, err = place.run("lock", place.path)  # the toolkit is nowhere here
-    assert "`spconv` on the package index has code for the CPU alone; `spconv-cu120`, " in " ".join(
-        err.split()
+    words = " ".join(err.split())
+    assert (
+        "test.yaml:6:12: $.packages[0]: `spconv` on the package index has code for the CPU alone (" in words
     )
+    assert "; `spconv-cu120`, " in words
 
 
 def test_check_refuses_a_lock_whose_wheel_cannot_load(
