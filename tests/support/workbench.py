@@ -239,7 +239,7 @@ def make_extensions(recipe: Path, console: Console) -> tuple[CachedExtension, ..
     with _sif_in_the_making() as (pool, sif):
         made = Run(job, pool, sif)
         lower = itertools.takewhile(lambda step: not isinstance(step, ExtensionsStep), job.plan.steps)
-        filled = pool.submit(fill, sif, [made.start(step) for step in lower], job.blobs)
+        filled = pool.submit(fill, sif, [made.start(step) for step in lower], job.blobs, lambda _: None)
         extensions = ExtensionBuilder(job, made.root).build()
         filled.result()
     return extensions
