@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -90,23 +91,32 @@ def write_deb(
 @contextlib.contextmanager
 def signing_key(keyring: Path) -> Iterator[Sign]:
     """Make a key, write its public half into `keyring`, and give the function that signs a text in clear."""
+    yesterday = (
+        int(time.time()) - 24 * 60 * 60
+    )  # key and signatures are of one second, whatever the clock does
     with tempfile.TemporaryDirectory() as home:  # its path must be short: the agent's socket lies there
-        gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
-        subprocess.run(
-            [*gpg, "--quick-gen-key", "test <test@example.org>", "ed25519", "sign"],
-            check=True,
-            capture_output=True,
+        options = (
+            "--homedir",
+            home,
+            "--batch",
+            "--quiet",
+            "--passphrase",
+            "",
+            f"--faked-system-time={yesterday}!",
         )
-        keyring.parent.mkdir(parents=True, exist_ok=True)
-        keyring.write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
-        try:
-            yield (
-                lambda text: (
-                    subprocess.run(
-                        [*gpg, "--clearsign"], input=text.encode(), check=True, capture_output=True
-                    ).stdout
-                )
+
+        def gpg(*words: str, text: str = "") -> bytes:
+            ended = subprocess.run(
+                ["gpg", *options, *words], input=text.encode(), check=False, capture_output=True
             )
+            assert ended.returncode == 0, ended.stderr.decode(errors="replace")
+            return ended.stdout
+
+        gpg("--quick-gen-key", "test <test@example.org>", "ed25519", "sign", "never")
+        keyring.parent.mkdir(parents=True, exist_ok=True)
+        keyring.write_bytes(gpg("--export"))
+        try:
+            yield lambda text: gpg("--clearsign", text=text)
         finally:
             subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True, capture_output=True)
 
