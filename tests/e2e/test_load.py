@@ -384,7 +384,7 @@ def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself
     (inside.tmp / "none").mkdir()
     script = (
         "os.mkdir('/tmp/mine')\n"
-        "print(unknown(build_directory='/tmp/mine').__file__)\n"
+        "print(unknown(build_directory='/tmp/mine').__file__, flush=True)\n"
         "os.chmod(compiling.private_folder(), 0o755)\n"
         "os.environ.pop('TMPDIR', None)\n"
         "together(1, lambda: unknown(build_directory='/tmp/mine').__file__)\n"
