@@ -44,7 +44,7 @@ class Artifacts:
 
     layout: Layout
     layers: tuple[Layer, ...]
-    known: Known  # what was unpacked again meanwhile, and was right
+    known: Known  # of the layers that were unpacked again meanwhile
 
     def record(self, plan: Plan, sif: SifFacts) -> Record:
         """Return the record of their build."""
@@ -125,14 +125,14 @@ class ImageLoader:
 
 
 class Rereading:
-    """Unpacks layers again, one after another, while nothing else wants the core. After the block, `known` says what was right.
+    """Unpacks layers again, one after another, while nothing else wants the core. After the block, `verify` takes what is `known`.
 
     Only the content of large files: what is done in Python itself would hold up the other threads.
     """
 
     def __init__(self, store: Store) -> None:
         self._store, self._background, self._stop = store, Background(), threading.Event()
-        self.known: dict[Sha256, frozenset[str]] = {}
+        self.known: dict[Sha256, frozenset[str]] = {}  # as `Known`: what of a layer is left to unpack
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder import runtime as image
+from envbuilder.recipe.warm import KINDS
+from envbuilder.steps import warm as warm_step
 
 sys.path.insert(0, str(image.path("lib")))
 
@@ -793,3 +795,9 @@ def test_what_is_compiled_is_loaded_without_a_compile_until_something_changes(mo
     assert start("-O3") == "compiled"
     monkeypatch.setenv("CXX", "g++-9")
     assert start("-O3") == "compiled"
+
+
+def test_a_recipe_takes_the_folders_that_a_job_fills():
+    kept = {envbuilder_caches.INDUCTOR, envbuilder_caches.TRITON, envbuilder_caches.NUMBA}
+    assert kept == set(KINDS)
+    assert envbuilder_caches.WARM == warm_step.WARM
