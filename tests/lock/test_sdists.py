@@ -236,6 +236,30 @@ def test_a_version_that_no_index_has_is_answered_with_the_newest(tmp_path: Path,
     assert caught.value.hint.startswith("the newest early for Python 3.11 is 2.0; ")
 
 
+@pytest.mark.parametrize(
+    ("packages", "hint"),
+    [
+        (
+            ("server==0.8.5", "numpy>=2"),
+            'server needs `pytorch: "2.6.0"`; `envbuilder init --pytorch 2.6.0` ',
+        ),
+        (("client",), 'client needs `pytorch: "2.1.2"`; `envbuilder init --pytorch 2.1.2` '),
+        (("server",), "loosen a bound"),  # its releases need several
+    ],
+)
+def test_the_torch_that_a_package_needs_is_named(
+    tmp_path: Path, lock: Lock, packages: tuple[str, ...], hint: str
+):
+    needs = {("server", "0.8.5"): "2.6.0", ("server", "0.9.0"): "2.7.0", ("client", "1.0"): "2.1.2"}
+    wheels = [
+        write_wheel(tmp_path / "files", *release, requires=(f"torch=={torch}",))
+        for release, torch in needs.items()
+    ]
+    with pytest.raises(IncompatibleError) as caught:
+        lock(packages, *wheels)
+    assert caught.value.hint.startswith(hint)
+
+
 def test_an_index_whose_files_are_read_only_as_a_whole_has_pre_releases_too(tmp_path: Path, lock: Lock):
     files = tmp_path / "files"
     wheels = [write_wheel(files, "early", "1.0rc1"), write_wheel(files, "parent", "0.9")]

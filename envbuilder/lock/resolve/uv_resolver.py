@@ -49,6 +49,7 @@ _MISSING: Final = re.compile(
     r"([\w.-]+) was not found in the package registry|there are no versions of ([\w.-]+) and"
 )
 _NO_VERSION: Final = re.compile(r"there is no version of ([\w.-]+)==\S+ and you require")
+_TORCH: Final = re.compile(r"([A-Za-z][\w.-]*)\S* depends? on torch==([\w.]+)")
 _NAMES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]|[A-Za-z0-9]")
 _UNBUILT: Final = re.compile(r"Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`")
 
@@ -267,7 +268,12 @@ class Uv:
                 f"no package index knows {', '.join(unknown)}\n{output}",
                 hint="write the name that pip installs; it may differ from the name of the import or of conda's package",
             )
-        ways = [*self._newest(question, output), _LOOSEN, *_pin_hints(asked, output, question.processor)]
+        ways = [
+            *_torch_hint(output),
+            *self._newest(question, output),
+            _LOOSEN,
+            *_pin_hints(asked, output, question.processor),
+        ]
         return IncompatibleError(
             f"no set of packages for Python {question.python} and glibc {question.glibc} fits what the recipe requires\n{output}",
             hint="; ".join(ways),
@@ -290,6 +296,17 @@ def _is_unsolvable(error: CommandError) -> bool:
     return (
         "ended with exit code 1\n" in error.message and "Failed to read `--find-links`" not in error.message
     )
+
+
+def _torch_hint(output: str) -> Iterator[str]:
+    """Yield the torch that packages need, where all of them need the same one."""
+    needs = _TORCH.findall(output)
+    if len({torch for _, torch in needs}) == 1:
+        packages, torch = [*dict.fromkeys(package for package, _ in needs)], needs[0][1]
+        yield (
+            f'{" and ".join(packages)} need{"s" * (len(packages) == 1)} `pytorch: "{torch}"`; '
+            f"`envbuilder init --pytorch {torch}` chooses what fits it"
+        )
 
 
 def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) -> Iterator[str]:
