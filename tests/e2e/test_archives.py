@@ -161,7 +161,7 @@ def test_a_lock_has_the_versions_of_a_plain_compile(
         Store(folder / "cache"), ProcessRunner(environment), environment, Console(quiet=True), offline=False
     )
     with context.store.in_use():
-        resolved = resolve_wheels(recipe, target, context, toolkit=None, prefer=(), before=None)
+        resolved = resolve_wheels(make_task(recipe, context, OPTIONS, target))
     pin, build = torch_requirement(recipe, target, folders=context.sources().folders)
     row = target.torch
     bounds = (

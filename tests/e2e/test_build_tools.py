@@ -86,10 +86,10 @@ def recipe(spacious: Path) -> Path:
     pinned = yaml.safe_load((ROOT / "recipes/cpu.yaml").read_text())
     whole |= {key: pinned[key] for key in ("base", "python", "gcc", "libxcrypt", "pytorch")}
     imports = "; ".join(f"import {name}; assert {name}.ANSWER == 42" for name in PROJECTS)
-    path = spacious / "tools.yaml"
-    path.write_text(yaml.safe_dump(whole | {"tests": [f'python -c "{imports}"']}))
-    run(ENVBUILDER, "lock", path)
-    return path
+    tools = spacious / "tools.yaml"
+    tools.write_text(yaml.safe_dump(whole | {"tests": [f'python -c "{imports}"']}))
+    run(ENVBUILDER, "lock", tools)
+    return tools
 
 
 def test_each_tool_builds_a_project_that_is_imported_and_the_same_twice(recipe: Path, spacious: Path):

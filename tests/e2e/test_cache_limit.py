@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class Small:
     def build(self, name: str, *, limit: str, output: str = "out") -> Ended:
         return attempt(*self.command(name, output), env=self.env(limit))
 
-    def sizes(self, limit: str) -> dict[str, object]:
+    def sizes(self, limit: str) -> dict[str, Any]:
         return dict(json.loads(run(ENVBUILDER, "cache", "--json", env=self.env(limit)))["data"])
 
     @contextlib.contextmanager

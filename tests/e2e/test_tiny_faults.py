@@ -371,7 +371,10 @@ def test_a_vendored_lock_builds_the_same_with_nothing_and_no_network(bench: Benc
     carried = spacious / "carried"
     vendor = (ENVBUILDER, "cache", "vendor", bench.recipe, carried, "--json")
     answer = json.loads(run(*vendor, env=bench.env(bench.states[0])))["data"]
-    paths = [artifact.path for artifact in (*locked_artifacts(bench.recipe), *toolbox_files())]
+    paths = [
+        *(artifact.path for artifact in locked_artifacts(bench.recipe)),
+        *(tool.path for tool in toolbox_files()),
+    ]
     names = {file.name for file in (carried / "files").iterdir()}
     assert names == {path.rpartition("/")[2] for path in paths}
     assert answer["command"].endswith(f"envbuilder build {carried}/tiny.yaml --offline")
