@@ -98,25 +98,30 @@ def search(
             yield nearest
 
 
-def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
-    """Find the nearest repairs of a recipe with errors. The second changes other pins than the first, or is its equal."""
+def find_repairs(context: CheckContext, fixed: Move = ()) -> tuple[Repair, ...]:
+    """Find the nearest repairs of a recipe with errors. The second changes other pins than the first, or is its equal.
+
+    Each has the changes `fixed`, and changes nothing else of these keys.
+    """
     repairs: list[Repair] = []
+    kept = {change.key for change in fixed}
     problems = [problem for _, problem in find_problems(context) if problem.are_equal]
     equal = {change for problem in problems for move in problem.moves for change in move}
-    seen: set[tuple[PinChange, ...]] = {()}
+    seen: set[tuple[PinChange, ...]] = {fixed}
     limit = LIMIT
 
     def expand(attempt: Try) -> Iterator[Try]:
         for cost, move in _steps(attempt.context, *attempt.errors[0]) if len(seen) < limit else ():
             changes = _merge(attempt.changes, move, context.recipe)
-            if changes not in seen:
+            if changes not in seen and kept.isdisjoint(change.key for change in move):
                 seen.add(changes)
                 costs = {**attempt.costs, **{change.key: 0.0 for change in move}, move[0].key: cost}
-                costs = {change.key: costs[change.key] for change in changes}
+                costs = {change.key: costs[change.key] for change in changes if change.key not in kept}
                 rank = (sum(costs.values()),)
                 yield Try(rank, len(seen), changed(context, changes), costs=costs, changes=changes)
 
-    for attempt in search([Try((0.0,), 1, context)], _price, expand):
+    start = Try((0.0,), 1, changed(context, fixed), changes=fixed)
+    for attempt in search([start], _price, expand):
         is_equal = repairs and {*attempt.changes} ^ {*repairs[0].changes} <= equal
         if (
             not repairs

@@ -241,16 +241,22 @@ def test_a_version_that_no_index_has_is_answered_with_the_newest(tmp_path: Path,
     [
         (
             ("server==0.8.5", "numpy>=2"),
-            'server needs `pytorch: "2.6.0"`; `envbuilder init --pytorch 2.6.0` ',
+            'server needs torch 2.6.0: write `pytorch: "2.6.0"`; ',
         ),
-        (("client",), 'client needs `pytorch: "2.1.2"`; `envbuilder init --pytorch 2.1.2` '),
+        (("client",), 'client needs torch 2.1.2: write `pytorch: "2.1.2"`; '),
+        (("other",), "other needs torch 2.6.99, which does not go with the other pins; "),
         (("server",), "loosen a bound"),  # its releases need several
     ],
 )
 def test_the_torch_that_a_package_needs_is_named(
     tmp_path: Path, lock: Lock, packages: tuple[str, ...], hint: str
 ):
-    needs = {("server", "0.8.5"): "2.6.0", ("server", "0.9.0"): "2.7.0", ("client", "1.0"): "2.1.2"}
+    needs = {
+        ("server", "0.8.5"): "2.6.0",
+        ("server", "0.9.0"): "2.7.0",
+        ("client", "1.0"): "2.1.2",
+        ("other", "1.0"): "2.6.99",
+    }
     wheels = [
         write_wheel(tmp_path / "files", *release, requires=(f"torch=={torch}",))
         for release, torch in needs.items()

@@ -13,9 +13,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuilder.compat.context import load_tables
+from envbuilder.compat.context import PinChange, load_tables, make_context
+from envbuilder.compat.suggest import find_repairs
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
-from envbuilder.core.processor import Processor
 from envbuilder.lock.candidates import TORCH, parse_all
 from envbuilder.lock.model import Artifact, Artifacts
 from envbuilder.lock.resolve.context import Task
@@ -252,9 +252,11 @@ class Uv:
         asked = [Requirement(text) for text in question.requirements]
         missing = [name for match in _MISSING.finditer(output) for name in filter(None, match.groups())]
         # Only requirements of the recipe itself: everything depends on them.
-        unknown = dict.fromkeys(
-            f"`{wanted.name}`" for wanted in asked if canonicalize_name(wanted.name) in missing
-        )
+        unknown = {
+            canonicalize_name(wanted.name): wanted.name
+            for wanted in asked
+            if canonicalize_name(wanted.name) in missing
+        }
         for index, where in places:
             if names := ", ".join(
                 dict.fromkeys(f"`{name}`" for name in missing if question.listed(name) == index)
@@ -265,19 +267,33 @@ class Uv:
                 )
         if unknown:
             return IncompatibleError(
-                f"no package index knows {', '.join(unknown)}\n{output}",
-                hint="write the name that pip installs; it may differ from the name of the import or of conda's package",
+                f"no package index knows {', '.join(f'`{name}`{self._place(name)}' for name in unknown.values())}\n{output}",
+                hint="look at the spelling; it is the name that pip installs, which may differ from that of the import or of conda's package",
             )
-        ways = [
-            *_torch_hint(output),
-            *self._newest(question, output),
-            _LOOSEN,
-            *_pin_hints(asked, output, question.processor),
-        ]
+        pins = _pin_hints(asked, output, question)
+        ways = [*self._with_torch(output), *self._newest(question, output), _LOOSEN, *pins]
         return IncompatibleError(
             f"no set of packages for Python {question.python} and glibc {question.glibc} fits what the recipe requires\n{output}",
             hint="; ".join(ways),
         )
+
+    def _place(self, name: str) -> str:
+        """Return where the recipe names a package, in brackets; "" for one that it does not name."""
+        recipe = self.task.recipe
+        named = [canonicalize_name(Requirement(text).name) for text in recipe.packages]
+        known = canonicalize_name(name)
+        return f" ({recipe.place(f'$.packages[{named.index(known)}]')})" if known in named else ""
+
+    def _with_torch(self, output: str) -> Iterator[str]:
+        """Yield the nearest recipe with the torch that packages need, where all of them need the same one."""
+        needs = _TORCH.findall(output)
+        if len({torch for _, torch in needs}) != 1:
+            return
+        packages, torch = [*dict.fromkeys(package for package, _ in needs)], needs[0][1]
+        context = make_context(self.task.recipe, load_tables(), base=self.task.target.inside)
+        repairs = find_repairs(context, (PinChange("pytorch", torch),))
+        way = f": write {repairs[0].words()}" if repairs else ", which does not go with the other pins"
+        yield f"{' and '.join(packages)} need{'s' * (len(packages) == 1)} torch {torch}{way}"
 
     def _newest(self, question: Question, output: str) -> Iterator[str]:
         """Yield the newest release of a package whose required version no index has."""
@@ -298,23 +314,12 @@ def _is_unsolvable(error: CommandError) -> bool:
     )
 
 
-def _torch_hint(output: str) -> Iterator[str]:
-    """Yield the torch that packages need, where all of them need the same one."""
-    needs = _TORCH.findall(output)
-    if len({torch for _, torch in needs}) == 1:
-        packages, torch = [*dict.fromkeys(package for package, _ in needs)], needs[0][1]
-        yield (
-            f'{" and ".join(packages)} need{"s" * (len(packages) == 1)} `pytorch: "{torch}"`; '
-            f"`envbuilder init --pytorch {torch}` chooses what fits it"
-        )
-
-
-def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) -> Iterator[str]:
-    """Yield what to do about each pinned package without a wheel: build its source distribution, or choose a Python.
+def _pin_hints(asked: Sequence[Requirement], output: str, question: Question) -> Iterator[str]:
+    """Yield what to do about each pinned package without a wheel: build its source distribution, or choose another Python.
 
     Nobody builds torch for want of a Python.
     """
-    rows = load_tables().torches_on(processor).rows
+    rows = load_tables().torches_on(question.processor).rows
     for wanted in asked:
         name, pin = canonicalize_name(wanted.name), re.fullmatch(r"==([^,*]+)", str(wanted.specifier))
         if not pin or not re.search(
@@ -324,8 +329,10 @@ def _pin_hints(asked: Sequence[Requirement], output: str, processor: Processor) 
         version = pin[1].partition("+")[0]
         torches = (row for row in rows if (name, version) in (("torch", row.version), *row.companions))
         if torch := next(torches, None):
-            pythons = ", ".join(python for python in torch.pythons if not python.endswith("t"))
-            yield f"or take a Python for which {name} {version} has wheels: {pythons}"
+            others = (
+                python for python in torch.pythons if python != question.python and not python.endswith("t")
+            )
+            yield f"or take a Python for which {name} {version} has wheels: {', '.join(others)}"
         elif name != "torch":
             sdist = f"{{name: {name.replace('-', '_')}, sdist: {wanted.name}=={pin[1]}}}"
             yield f"or build it as an extension: `extensions: [{sdist}]`"
