@@ -75,9 +75,12 @@ def lock(
             hint="the same command without `--check` changes it",
         )  # fmt: skip
         findings += (stale,)
+    lines = [*changes] or [f"the lock of {name} is up to date"]
+    if changes and not check:
+        lines.append(f"$ envbuilder build {pasted(name)}")
     return Reply(
         data=LockChanges(changes=changes),
-        text="\n".join(changes) or f"the lock of {name} is up to date",
+        text="\n".join(lines),
         findings=findings,
         exit_code=LockError.exit_code if is_stale else 0,
     )
