@@ -221,7 +221,9 @@ def make(
         with contextlib.suppress(FileExistsError):
             _write_new(folder / SCHEMA_FILE, schema_text())
     try:
-        _write_new(path, recipe_text(recipe, sources, requests.left, has_schema=home == folder))
+        is_copy = any(Path(source).exists() for source in sources)
+        text = recipe_text(recipe, sources, requests.left, has_schema=home == folder, is_copy=is_copy)
+        _write_new(path, text)
     except FileExistsError as error:
         raise UsageError(f"`{path}` is there, and nothing is overwritten") from error
     try:
@@ -474,8 +476,11 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) ->
             settle(f"{title} ({', '.join(shown)})", _ANY, take)
 
 
-def copy_example(name: str, folder: Path) -> Recipe:
-    """Copy an example with its lock and sources. Raises UsageError if there is none or another file would be overwritten."""
+def copy_example(name: str, folder: Path) -> tuple[Recipe, bool]:
+    """Copy an example with its lock and sources. Return it, and whether a file was missing.
+
+    Raises UsageError if there is no such example or another file would be overwritten.
+    """
     source = examples_folder()
     known = list_recipes(source)
     if name not in known:
@@ -485,15 +490,16 @@ def copy_example(name: str, folder: Path) -> Recipe:
     files = {folder / file: (source / file).read_bytes() for file in _files(load(source / path.name), source)}
     if (folder / SCHEMA_FILE).exists():  # perhaps of another version, which serves as well
         del files[folder / SCHEMA_FILE]
+    missing = [target for target in files if not target.exists()]
     for target, content in files.items():
-        if target.exists() and target.read_bytes() != content:
+        if target not in missing and target.read_bytes() != content:
             raise UsageError(
                 f"`{target}` is there with other content, and nothing is overwritten",
                 hint="`--recipes` names another folder",
             )
-    for target, content in files.items():
-        save_bytes(target, content)
-    return load(path)
+    for target in missing:
+        save_bytes(target, files[target])
+    return load(path), bool(missing)
 
 
 def _files(recipe: Recipe, source: Path) -> Iterator[Path]:

@@ -37,6 +37,8 @@ _WITH_TORCH: Final[tuple[str, ...]] = (
 _NEAR: Final = 4  # toolkits beside those against which torch was built
 _NEWER: Final = "9999"
 _COUNT_MORE: Final = {"pytorch": 0, "python": 2}  # the places of a rank before that of a pin
+_OTHER: Final = "`--pytorch` names another one"
+_LATER: Final = "; `lock` names the torch that a package requires"
 _FOLLOW: Final = (
     "packages that were pinned for the other version may need another one; `envbuilder lock` says which"
 )
@@ -193,7 +195,7 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     torch = requests.pins.get("pytorch")
     if image and torch and torch.where == where:
         message = f"torch {recipe.pytorch} is that of `{image}`"
-        requests.note(where, message, hint="`--pytorch` names another one")
+        requests.note(where, message, hint=_OTHER)
     keeps = requests.base and requests.base.keeps_torch and not torch
     if (requests.packages or requests.extensions or torch) and not keeps and not (torch and torch.is_exact):
         row, day = tables.torches.by_name[recipe.pytorch], requests.day
@@ -207,7 +209,7 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
         )
         place = torch.where if torch else companion.where if companion else ""
         message = f"torch {row.version} is the {order} that {fits}{changed}"
-        requests.note(place, message, hint="`--pytorch` names another one")
+        requests.note(place, message, hint=f"{_OTHER}{_LATER if requests.packages else ''}")
     for key, word in _WORDS.items():
         asked, value = requests.pins.get(key), getattr(recipe, key)
         if asked is None or not asked.text or (value and asked.specifier.contains(value)):

@@ -460,6 +460,33 @@ def test_a_torch_without_a_version_is_as_old_as_the_project(
     assert "".join(messages).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ("vllm==0.8.5\n", "`--pytorch` names another one; `lock` names the torch that a package requires"),
+        ("torch>=2\n", "`--pytorch` names another one"),
+    ],
+)
+def test_a_torch_without_a_version_names_who_knows_a_better_one(lines: str, hint: str, tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text(lines)
+    requests = wishes()
+    read_source(tmp_path / "requirements.txt", requests)
+    made(tmp_path, requests)
+    assert [left.hint for left in requests.left if left.message.startswith("torch ")] == [hint]
+
+
+@pytest.mark.parametrize("source", ["requirements.txt", ".", None])
+def test_a_recipe_says_that_files_were_read_once(
+    source: str | None, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("requirements.txt").write_text("tqdm\n")
+    options = ("--from", source) if source else ()
+    assert call(capsys, "init", "mine", *options, "--gpu", "none", "--pytorch", "2.6.0")[0] == 0
+    line = "# Files are read once: later edits of them do not reach this recipe."
+    assert (line in Path("recipes/mine.yaml").read_text().splitlines()) is bool(source)
+
+
 def commit(folder: Path, *options: str) -> str:
     """Commit what a folder holds, as of a day of 2021."""
     env = (("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_COMMITTER_DATE", "2021-06-07T12:00:00Z"))
@@ -1030,7 +1057,14 @@ def test_a_second_example_shares_files_and_nothing_is_overwritten(tmp_path: Path
     Path("recipes/schema.json").write_text("{}")
     assert call(capsys, "init", "--example", "h100")[0] == 0
     assert Path("recipes/schema.json").read_text() == "{}"
-    assert call(capsys, "init", "--example", "a100")[0] == 0  # as in a clone, which has all of it
+    is_there = "recipes/a100.yaml: is there already, and nothing was copied\n$ envbuilder build a100\n"
+    assert call(capsys, "init", "--example", "a100")[:2] == (
+        0,
+        is_there,
+    )  # as in a clone, which has all of it
+    Path("recipes/a100.lock").unlink()
+    assert call(capsys, "init", "--example", "a100")[1].startswith("recipes/a100.yaml\n")
+    assert Path("recipes/a100.lock").exists()
     with Path("recipes/a100.yaml").open("a") as recipe:
         recipe.write("# mine\n")
     code, _, err = call(capsys, "init", "--example", "a100")
