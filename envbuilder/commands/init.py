@@ -78,8 +78,9 @@ def init(
         if new or projects or live or wanted or meanings or from_machine or gpus or pytorch or python:
             hint = f"`envbuilder init --example {example}`, then edit the recipe"
             raise UsageError("`--example` takes neither a name nor pins", hint=hint)
-        recipe, findings, reached = copy_example(example, recipes), (), "locked"
-        text = f"{recipe.path}\n$ envbuilder build {as_typed(recipe)}"
+        (recipe, is_new), findings, reached = copy_example(example, recipes), (), "locked"
+        there = "" if is_new else ": is there already, and nothing was copied"
+        text = f"{recipe.path}{there}\n$ envbuilder build {as_typed(recipe)}"
     code = 0
     if goes_on:
         from envbuilder.builder.new_recipe import try_recipe  # noqa: PLC0415 - all of a build, for `--try` alone

@@ -35,7 +35,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.core.plain import need_no_credentials
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.spelling import nearest
-from envbuilder.init.choose_pins import choose
+from envbuilder.init.choose_pins import choose, fitting
 from envbuilder.init.conda import read_environment
 from envbuilder.init.image_files import read_definition, read_dockerfile, read_script
 from envbuilder.init.indexes import take_indexes
@@ -70,6 +70,7 @@ from envbuilder.sources.git import check_out, find_commit
 
 NONE: Final = "none"
 _ANY: Final = "whatever fits best"
+_LISTED: Final = 12  # versions that a question lists; of more, the newest four
 Ask = Callable[[str, str], str]  # question and default → answer
 Report = Callable[[str], None]
 _KINDS: Final = (
@@ -220,7 +221,9 @@ def make(
         with contextlib.suppress(FileExistsError):
             _write_new(folder / SCHEMA_FILE, schema_text())
     try:
-        _write_new(path, recipe_text(recipe, sources, requests.left, has_schema=home == folder))
+        is_copy = any(Path(source).exists() for source in sources)
+        text = recipe_text(recipe, sources, requests.left, has_schema=home == folder, is_copy=is_copy)
+        _write_new(path, text)
     except FileExistsError as error:
         raise UsageError(f"`{path}` is there, and nothing is overwritten") from error
     try:
@@ -355,7 +358,7 @@ def write_recipe(
     _need_something(sources, requests)
     for key, version in sources.versions.items():
         if version:
-            _take_version(tables, requests, key, f"`--{key}`", version)
+            _take_version(requests, key, f"`--{key}`", version, known=_offered(key, tables))
     if ask:
         ask_missing(requests, tables, ask, report)
     elif requests.gpus is None:
@@ -431,13 +434,15 @@ def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     requests.gpus = tuple(dict.fromkeys(names))
 
 
-def _take_version(tables: Tables, requests: Requests, key: str, where: str, text: str) -> None:
+def _take_version(
+    requests: Requests, key: str, where: str, text: str, *, known: tuple[str, ...], beside: str = ""
+) -> None:
     """Request a known version, or the beginning of some; raises UsageError for another one."""
-    known = _offered(key, tables)
     if not any(version == text or version.startswith(f"{text}.") for version in known):
         hint = f"{nearest(text, known)}offered: {', '.join(known)}"
-        raise UsageError(f"no {key} {text} is offered", hint=hint)
+        raise UsageError(f"no {key} {text} is offered{beside}", hint=hint)
     requests.pin(key, f"=={text}" if text in known else f"=={text}.*", where)
+    requests.typed.append(key)
 
 
 def _offered(key: str, tables: Tables) -> tuple[str, ...]:
@@ -463,13 +468,19 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) ->
     if requests.gpus is None:
         settle(f"GPU model, such as A100, or {NONE}", NONE, lambda text: take_gpus([text], tables, requests))
     for key, title in (("pytorch", "PyTorch version"), ("python", "Python version")):
-        if key not in requests.pins:
-            take = functools.partial(_take_version, tables, requests, key, "your answer")
-            settle(f"{title} ({', '.join(_offered(key, tables)[-4:])})", _ANY, take)
+        known = () if key in requests.pins else fitting(key, requests, tables)
+        if known:  # otherwise `choose` says why no pins work together
+            beside = " with the other pins"
+            take = functools.partial(_take_version, requests, key, "your answer", known=known, beside=beside)
+            shown = known if len(known) <= _LISTED else ("…", *known[-4:])
+            settle(f"{title} ({', '.join(shown)})", _ANY, take)
 
 
-def copy_example(name: str, folder: Path) -> Recipe:
-    """Copy an example with its lock and sources. Raises UsageError if there is none or another file would be overwritten."""
+def copy_example(name: str, folder: Path) -> tuple[Recipe, bool]:
+    """Copy an example with its lock and sources. Return it, and whether a file was missing.
+
+    Raises UsageError if there is no such example or another file would be overwritten.
+    """
     source = examples_folder()
     known = list_recipes(source)
     if name not in known:
@@ -479,15 +490,16 @@ def copy_example(name: str, folder: Path) -> Recipe:
     files = {folder / file: (source / file).read_bytes() for file in _files(load(source / path.name), source)}
     if (folder / SCHEMA_FILE).exists():  # perhaps of another version, which serves as well
         del files[folder / SCHEMA_FILE]
+    missing = [target for target in files if not target.exists()]
     for target, content in files.items():
-        if target.exists() and target.read_bytes() != content:
+        if target not in missing and target.read_bytes() != content:
             raise UsageError(
                 f"`{target}` is there with other content, and nothing is overwritten",
                 hint="`--recipes` names another folder",
             )
-    for target, content in files.items():
-        save_bytes(target, content)
-    return load(path)
+    for target in missing:
+        save_bytes(target, files[target])
+    return load(path), bool(missing)
 
 
 def _files(recipe: Recipe, source: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ Torch counts first, then Python, CUDA and the compiler. Without a request the ne
 was built against. Its Python is the middle one of those with a wheel, because other packages have wheels for that one too.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from envbuilder.compat.check import judge
 from envbuilder.compat.context import Problem, Tables, distance, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules import find_problems
-from envbuilder.compat.suggest import Try, search
+from envbuilder.compat.suggest import Rank, Try, search
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.torch import Torch
@@ -35,25 +36,62 @@ _WITH_TORCH: Final[tuple[str, ...]] = (
 )  # fmt: skip
 _NEAR: Final = 4  # toolkits beside those against which torch was built
 _NEWER: Final = "9999"
+_COUNT_MORE: Final = {"pytorch": 0, "python": 2}  # the places of a rank before that of a pin
+_OTHER: Final = "`--pytorch` names another one"
+_LATER: Final = "; `lock` names the torch that a package requires"
 _FOLLOW: Final = (
     "packages that were pinned for the other version may need another one; `envbuilder lock` says which"
 )
 
 
 def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Recipe:
-    """Return the recipe, sound by every rule; raises IncompatibleError where no pins are. `requests` gets a note of each move."""
+    """Return the recipe, sound by every rule. `requests` gets a note of each move.
+
+    Raises IncompatibleError where no pins are sound, and where a version that the user typed is not among them.
+    """
     host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
     tries = list(_candidates(requests, tables, host, name=name, path=path))
     # Of equally near recipes, the fewest warnings decide, then the preference.
     best = next(search(tries, lambda tried: (tried.rank[0], len(tried.found or ()), tried.rank[2])), None)
     if best is None:
         target = f"for the GPUs {', '.join(requests.gpus)}" if requests.gpus else "without a GPU"
-        errors = [problem for _, problem in find_problems(min(tries).context) if problem.is_error]
-        hint = "; ".join(problem.message for problem in errors)
-        raise IncompatibleError(f"no pins that envbuilder offers work together {target}", hint=hint)
+        message = f"no pins that envbuilder offers work together {target}"
+        raise IncompatibleError(message, hint=_errors(min(tries)))
     recipe = best.context.recipe
+    _need_typed(requests, recipe, tries)
     _note_moves(requests, recipe, tables)
     return _with_packages(requests, recipe, tables, host)
+
+
+def _errors(tried: Try) -> str:
+    return "; ".join(problem.message for _, problem in find_problems(tried.context) if problem.is_error)
+
+
+def _need_typed(requests: Requests, recipe: Recipe, tries: Iterable[Try]) -> None:
+    """Raise IncompatibleError if the nearest recipe lacks a version that the user typed: only what files say is moved."""
+    for key in requests.typed:
+        asked, word = requests.pins[key], _WORDS[key]
+        if _far(asked, getattr(recipe, key)):
+            refused = min(tried for tried in tries if not _far(asked, getattr(tried.context.recipe, key)))
+            version = getattr(refused.context.recipe, key)
+            nearest = " ".join(f"--{key} {getattr(recipe, key)}" for key in requests.typed)
+            message = f"{word} {version} does not work with the other pins: {_errors(refused)}"
+            raise IncompatibleError(message, hint=f"the nearest that does: `{nearest}`")
+
+
+def fitting(key: str, requests: Requests, tables: Tables) -> tuple[str, ...]:
+    """Return the versions of a pin that can be chosen beside the known ones: those that move no pin that counts more."""
+    host = HostFacts(path=Path(), driver=requests.driver) if requests.driver else None
+    every = replace(requests, pins={**requests.pins, key: Request(text="==0", where="")})
+    versions: dict[str, Rank] = {}
+    for tried in sorted(_candidates(every, tables, host, name="", path=Path())):
+        recipe, counts_more = tried.context.recipe, tried.rank[0][: _COUNT_MORE[key]]
+        is_typed = all(not _far(requests.pins[typed], getattr(recipe, typed)) for typed in requests.typed)
+        is_moved = counts_more > next(iter(versions.values()), counts_more)
+        version = getattr(recipe, key)
+        if version not in versions and is_typed and not is_moved and not _errors(tried):
+            versions[version] = counts_more
+    return tuple(sorted(versions, key=version_key))
 
 
 def _asked_companions(requests: Requests, torch: Torch) -> list[tuple[Request, bool]]:
@@ -120,11 +158,10 @@ def _candidates(
 
 
 def _pythons(asked: Request | None, base: Distribution, tables: Tables) -> tuple[str, ...]:
-    """Return the suite's Python, and if another one was requested, the nearest standalone build."""
+    """Return the suite's Python, and if another one was requested, every standalone build."""
     if not _far(asked, base.python):
         return (base.python,)
-    nearest = min(tables.standalones.by_name, key=lambda python: _far(asked, python))
-    return (base.python, nearest)
+    return tuple(dict.fromkeys((base.python, *tables.standalones.by_name)))
 
 
 def _cudas(asked: Request | None, torch: Torch, tables: Tables) -> tuple[str, ...]:
@@ -134,6 +171,7 @@ def _cudas(asked: Request | None, torch: Torch, tables: Tables) -> tuple[str, ..
     return tuple(dict.fromkeys((*near[:_NEAR], *own)))
 
 
+@functools.cache
 def _far(asked: Request | None, version: str) -> tuple[int, ...]:
     """Return the distance from the requested version; () where it fits or none was requested.
 
@@ -157,7 +195,7 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     torch = requests.pins.get("pytorch")
     if image and torch and torch.where == where:
         message = f"torch {recipe.pytorch} is that of `{image}`"
-        requests.note(where, message, hint="`--pytorch` names another one")
+        requests.note(where, message, hint=_OTHER)
     keeps = requests.base and requests.base.keeps_torch and not torch
     if (requests.packages or requests.extensions or torch) and not keeps and not (torch and torch.is_exact):
         row, day = tables.torches.by_name[recipe.pytorch], requests.day
@@ -171,7 +209,7 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
         )
         place = torch.where if torch else companion.where if companion else ""
         message = f"torch {row.version} is the {order} that {fits}{changed}"
-        requests.note(place, message, hint="`--pytorch` names another one")
+        requests.note(place, message, hint=f"{_OTHER}{_LATER if requests.packages else ''}")
     for key, word in _WORDS.items():
         asked, value = requests.pins.get(key), getattr(recipe, key)
         if asked is None or not asked.text or (value and asked.specifier.contains(value)):

@@ -21,12 +21,19 @@ _IN_BRACKETS = r"[A-Za-z_][A-Za-z0-9_ ./:<>=+-]*"  # a channel's address, or a p
 
 
 def recipe_text(
-    recipe: Recipe, sources: Sequence[str], left: Sequence[Finding], *, has_schema: bool = True
+    recipe: Recipe,
+    sources: Sequence[str],
+    left: Sequence[Finding],
+    *,
+    has_schema: bool = True,
+    is_copy: bool = False,
 ) -> str:
-    """Return the whole file, with the lines left out as comments at its end. `has_schema` is whether its schema stands beside it."""
+    """Return the file, with the lines left out at its end. `has_schema`: its schema stands beside it; `is_copy`: files were read."""
     origin = f" from {', '.join(f'`{_one_line(source)}`' for source in sources)}" if sources else ""
     about = f"Versions stand in quotes; `envbuilder show {recipe.name}` explains them."
     head = [*([MODELINE] if has_schema else []), f"# Made by `envbuilder init`{origin}. {about}"]
+    if is_copy:
+        head.append("# Files are read once: later edits of them do not reach this recipe.")
     parts = ["\n".join(head), "\n".join(_pins(recipe)), *_lists(recipe)]
     if left:
         parts.append("\n".join(["# Not as it was written there:", *map(_comment, left)]))

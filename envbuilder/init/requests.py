@@ -81,6 +81,7 @@ class Requests:
     """Requests, collected line by line; a later line wins. Paths of extensions are absolute until the recipe has its place."""
 
     pins: dict[str, Request] = field(default_factory=dict)  # pytorch, cuda, python, gcc
+    typed: list[str] = field(default_factory=list)  # pytorch, python: those that options or answers give
     packages: dict[str, Request] = field(default_factory=dict)  # by their normal name
     apt: dict[str, str] = field(default_factory=dict)  # name → where
     env: dict[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from envbuilder import cli
 from envbuilder.compat.check import load_tables
+from envbuilder.compat.context import distance
 from envbuilder.compat.tables.cuda import load_late
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import Command, ProcessRunner
@@ -459,6 +460,33 @@ def test_a_torch_without_a_version_is_as_old_as_the_project(
     assert "".join(messages).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ("vllm==0.8.5\n", "`--pytorch` names another one; `lock` names the torch that a package requires"),
+        ("torch>=2\n", "`--pytorch` names another one"),
+    ],
+)
+def test_a_torch_without_a_version_names_who_knows_a_better_one(lines: str, hint: str, tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text(lines)
+    requests = wishes()
+    read_source(tmp_path / "requirements.txt", requests)
+    made(tmp_path, requests)
+    assert [left.hint for left in requests.left if left.message.startswith("torch ")] == [hint]
+
+
+@pytest.mark.parametrize("source", ["requirements.txt", ".", None])
+def test_a_recipe_says_that_files_were_read_once(
+    source: str | None, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("requirements.txt").write_text("tqdm\n")
+    options = ("--from", source) if source else ()
+    assert call(capsys, "init", "mine", *options, "--gpu", "none", "--pytorch", "2.6.0")[0] == 0
+    line = "# Files are read once: later edits of them do not reach this recipe."
+    assert (line in Path("recipes/mine.yaml").read_text().splitlines()) is bool(source)
+
+
 def commit(folder: Path, *options: str) -> str:
     """Commit what a folder holds, as of a day of 2021."""
     env = (("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_COMMITTER_DATE", "2021-06-07T12:00:00Z"))
@@ -623,6 +651,41 @@ def test_the_nearest_torch_is_the_first_that_has_code_for_the_gpu(tmp_path: Path
     requests = wishes(("H200",), pytorch="==1.13.1")
     recipe = made(tmp_path, requests)
     assert (recipe.pytorch, recipe.cuda) == ("2.0.1", "11.8")
+
+
+@pytest.mark.parametrize("torch", ["1.8.0", "2.6.0", "2.13.0"])
+def test_the_nearest_python_is_the_nearest_that_passes(torch: str):
+    taken = {}
+    for asked in TABLES.standalones.by_name:
+        requests = wishes((), pytorch=f"=={torch}", python=f"=={asked}")
+        taken[asked] = choose(requests, TABLES, name="a", path=Path("a")).python
+    passing = [asked for asked, python in taken.items() if asked == python]
+    nearest = {asked: min(passing, key=lambda version: distance(version, asked)) for asked in taken}
+    assert (taken, len(passing) < len(taken)) == (nearest, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (("--python", "3.15"), "Python 3.15 does not work with the other pins: torch 2.13.0 has no wheel", "`--python 3.14`"),
+        (("--python", "3.8"), "Python 3.8 does not work with the other pins: torch 2.13.0 has no wheel", "`--python 3.10`"),
+        (("--gpu", "H200", "--pytorch", "1.13"), "torch 1.13.1 does not work with the other pins: torch 1.13.1+cu117 has no code", "`--pytorch 2.0.1`"),
+        (("--gpu", "H200", "--pytorch", "1.13.1", "--python", "3.15"), "torch 1.13.1 does not work", "`--pytorch 2.0.1 --python 3.11`"),
+    ],
+)  # fmt: skip
+def test_a_version_that_is_typed_is_never_changed(
+    options: tuple[str, ...], message: str, hint: str, tmp_path: Path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("requirements.txt").write_text("torch==2.13.0\nnumpy\n")
+    gpu = () if "--gpu" in options else ("--gpu", "none")
+    code, out, err = call(capsys, "init", "mine", "--from", "requirements.txt", *gpu, *options)
+    assert (code, out, Path("recipes/mine.yaml").exists()) == (3, "", False)
+    assert err.startswith(f"error: {message}")
+    assert err.endswith(f"hint: the nearest that does: {hint}\n")
+    taken = shlex.split(hint.strip("`"))
+    gpu = options[:2] if "--gpu" in options else gpu
+    assert call(capsys, "init", "mine", "--from", "requirements.txt", *gpu, *taken)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -886,7 +949,7 @@ def test_three_questions_are_asked_until_each_has_an_answer():
     assert asked == ["GPU", "GPU", "PyTorch", "Python", "Python"]
     assert [re.sub(":.*", "", line) for line in told] == [
         "no GPU `A1000` is known",
-        "no python 3.7 is offered",
+        "no python 3.7 is offered with the other pins",
     ]
     assert requests.gpus == ("A100", "H100")
     assert {key: one.text for key, one in requests.pins.items()} == {"pytorch": "==2.6.*", "python": "==3.11"}
@@ -896,6 +959,44 @@ def test_enter_alone_three_times_makes_a_sound_recipe(tmp_path: Path):
     requests = Requests()
     ask_missing(requests, TABLES, lambda _, default: default, pytest.fail)
     assert made(tmp_path, requests).gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "gpus"), [*((version, ()) for version in TABLES.standalones.by_name), ("3.14", ("H100",))]
+)
+def test_the_python_question_offers_what_can_be_chosen(version: str, gpus: tuple[str, ...]):
+    requests = wishes(gpus, pytorch="==2.6.0")
+    answers, asked, told = iter([version, "whatever fits best"]), [], []
+
+    def ask(question: str, _: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    ask_missing(requests, TABLES, ask, told.append)
+    assert set(asked) == {"Python version (3.9, 3.10, 3.11, 3.12, 3.13)"}
+    assert choose(wishes(gpus, pytorch="==2.6.0"), TABLES, name="a", path=Path("a")).python in asked[0]
+    if version in asked[0]:
+        assert choose(requests, TABLES, name="a", path=Path("a")).python == version
+    else:
+        assert told[0].endswith("offered: 3.9, 3.10, 3.11, 3.12, 3.13")
+        assert told[0].startswith(f"no python {version} is offered with the other pins: ")
+
+
+def test_the_torch_question_offers_no_release_without_code_for_the_gpu():
+    requests, told = wishes(("H200",)), []
+    answers = iter(["1.13.1", "2.0", "3.8"])
+    ask_missing(requests, TABLES, lambda *_: next(answers), told.append)
+    assert len(told) == 1
+    assert ("offered: 2.0.0, 2.0.1," in told[0], f", {RELEASES[-1]}" in told[0]) == (True, True)
+    assert (chosen(requests), requests.left) == ("2.0.1", [])
+
+
+def test_no_question_is_asked_where_no_pins_work_together():
+    requests = wishes(("H200", "B200"), python="==3.8")
+    requests.typed.append("python")
+    ask_missing(requests, TABLES, lambda *_: pytest.fail("asked"), pytest.fail)
+    with pytest.raises(IncompatibleError, match=r"^Python 3\.8 does not work with the other pins: torch"):
+        chosen(requests)
 
 
 def test_the_machine_is_read_by_its_programs():
@@ -956,7 +1057,14 @@ def test_a_second_example_shares_files_and_nothing_is_overwritten(tmp_path: Path
     Path("recipes/schema.json").write_text("{}")
     assert call(capsys, "init", "--example", "h100")[0] == 0
     assert Path("recipes/schema.json").read_text() == "{}"
-    assert call(capsys, "init", "--example", "a100")[0] == 0  # as in a clone, which has all of it
+    is_there = "recipes/a100.yaml: is there already, and nothing was copied\n$ envbuilder build a100\n"
+    assert call(capsys, "init", "--example", "a100")[:2] == (
+        0,
+        is_there,
+    )  # as in a clone, which has all of it
+    Path("recipes/a100.lock").unlink()
+    assert call(capsys, "init", "--example", "a100")[1].startswith("recipes/a100.yaml\n")
+    assert Path("recipes/a100.lock").exists()
     with Path("recipes/a100.yaml").open("a") as recipe:
         recipe.write("# mine\n")
     code, _, err = call(capsys, "init", "--example", "a100")
