@@ -141,7 +141,7 @@ def runs(text: str, plan: Plan, *, inside: bool) -> bool:
         for run in with_parts(program)
         if not (inside and run.is_outside)  # what runs outside has run before BuildKit begins
     }
-    return wanted <= set(re.findall(rf"/([a-z_]+\.(?:py|sh)) \S*{SPEC} ", text))
+    return wanted <= set(re.findall(rf"/([a-z_]+\.(?:py|sh))'? \S*{SPEC} ", text))
 
 
 @pytest.fixture(scope="module")

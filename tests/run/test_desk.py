@@ -3,9 +3,7 @@
 import configparser
 import json
 import subprocess
-import sys
-import sysconfig
-from importlib import metadata
+import venv
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from envbuilder.run.desk import through_venv
 from envbuilder.run.desk_packages import installed, requested_names, venv_of
 
 START = Path(__file__).parents[2] / "envbuilder/run/desk_start.py"
-SHOW = "import os, sys, packaging; print(sys.prefix, os.environ['PIP_CONSTRAINT'], packaging.__file__, sep='\\n')"
+SHOW = "import os, sys, kept; print(sys.prefix, os.environ['PIP_CONSTRAINT'], kept.__file__, sep='\\n')"
 
 
 def put(folder: Path, name: str, *, asked: bool = True, origin: dict[str, object] | None = None) -> None:
@@ -69,19 +67,27 @@ def test_pip_has_the_indexes_and_the_certificates_of_the_machine(tmp_path: Path)
 
 @pytest.mark.programs
 def test_a_program_sees_the_packages_of_both_and_ends_with_its_own_code(tmp_path: Path):
-    place = tmp_path / "my project"
+    environment, place = tmp_path / "env", tmp_path / "my project"
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    (packages / "kept.py").touch()
+    (packages / "kept-1.2.dist-info").mkdir()
+    (packages / "kept-1.2.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: kept\nVersion: 1.2\n")
+    program = environment / "bin/show-prefix"
+    program.write_text(f"#!{environment}/bin/python\nimport sys; print(sys.prefix)\n")
+    program.chmod(0o755)
     place.mkdir()
     start = place / "start.py"
     start.write_text(START.read_text())
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, start, *words], capture_output=True, text=True, check=False)
+        python = environment / "bin/python"
+        return subprocess.run([python, start, *words], capture_output=True, text=True, check=False)
 
     prefix, constraints, file = run("python", "-c", SHOW).stdout.splitlines()
-    assert prefix == str(place)
-    assert file.startswith(sysconfig.get_path("purelib"))
-    assert f"packaging=={metadata.version('packaging')}\n" in Path(constraints).read_text()
-    assert run("pygmentize", "-V").stdout.startswith("Pygments version")
+    assert (prefix, file) == (str(place), str(packages / "kept.py"))
+    assert Path(constraints).read_text() == "kept==1.2\n"
+    assert run("show-prefix").stdout == f"{place}\n"
     assert run("python", "-c", "raise SystemExit(7)").returncode == 7
     show = "import os; print(os.environ.get('PIP_CERT'), os.environ.get('SSL_CERT_FILE'))"
     (place / "certificates.pem").touch()

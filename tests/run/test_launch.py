@@ -1113,7 +1113,7 @@ def ends_with(folder: Path, code: int, log: str, *, node: str = "", inside: str 
         folder / "logs/x.sh", start.GeneratedScript(name="x", text=text, folder=folder, logs=logs.parent)
     )
     (folder / "bin").mkdir()
-    (folder / "bin/python3").write_text("#!/bin/sh\n" + (node or f'exec {sys.executable} "$@"'))
+    (folder / "bin/python3").write_text("#!/bin/sh\n" + (node or f'exec {shlex.quote(sys.executable)} "$@"'))
     (folder / "bin/python3").chmod(0o755)
     script = (
         f"set -euo pipefail\njob=7 logs={logs} settings=(job logs)\n{(PARTS / 'common.sh').read_text()}\n"
@@ -1136,7 +1136,9 @@ DEATH = """\
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    "place", [{}, {"node": "exit 9", "inside": f'shift; exec {sys.executable} "$@"'}], ids=["node", "image"]
+    "place",
+    [{}, {"node": "exit 9", "inside": f'shift; exec {shlex.quote(sys.executable)} "$@"'}],
+    ids=["node", "image"],
 )
 def test_a_job_that_fails_ends_with_its_cause(tmp_path, place):
     """By the Python of the node; where that is too old or none, by the environment's."""

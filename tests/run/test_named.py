@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import shlex
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import opened_sif, read_sif
 from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.errors import EnvbuilderError, ForeignError, OtherRecipeError, StaleError
+from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_in_place
 from envbuilder.core.process import Completed
 from envbuilder.lock.file import load_lock, lock_text
@@ -178,7 +180,7 @@ COMMANDS = (
     "exec mine -- python -V",
     "exec recipes/mine.yaml --print -- python -V",
     "exec mine",
-    f"launch slurm mine --profile {ROOT}/sites/slurm-generic.yaml --write job.sbatch -- train.py",
+    f"launch slurm mine --profile {pasted(ROOT / 'sites/slurm-generic.yaml')} --write job.sbatch -- train.py",
     "launch ssh mine --hosts a,b --dry-run -- train.py",
     "launch local mine --smoke",
     "module mine",
@@ -200,7 +202,7 @@ def test_a_wrong_sif_is_refused_by_every_command_before_anything_starts(
     make(project)
     before = sorted(project.folder.rglob("*"))
     for command in COMMANDS:
-        answer = call(*command.split())
+        answer = call(*shlex.split(command))
         assert answer.code == exit_code, (command, answer.err)
         assert re.search(words, answer.err), (command, answer.err)
         assert "mine" in answer.err

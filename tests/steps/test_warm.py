@@ -5,6 +5,7 @@
 
 import importlib
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from envbuilder.recipe.warm import KINDS
 
 pytestmark = pytest.mark.programs
 # Stands for Triton and a user's program: fills the cache as a launch does for the GPU of the sandbox.
+PYTHON = shlex.quote(sys.executable)
 LAUNCH = """
 import os, sys
 cache, gpu = os.environ["TRITON_CACHE_DIR"], os.environ["_ENVBUILDER_CAPABILITY"]
@@ -59,7 +61,7 @@ def run(tmp_path: Path, *commands: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_each_gpu_has_its_kernels_and_nothing_that_was_measured(tmp_path: Path):
-    ended = run(tmp_path, f"{sys.executable} launch.py add scale")
+    ended = run(tmp_path, f"{PYTHON} launch.py add scale")
     assert (ended.returncode, ended.stderr) == (0, "")
     tree = Path(f"{tmp_path}/out{tmp_path}/opt/warm/run/triton")
     names = ["add-8.0", "add-9.0", "scale-8.0", "scale-9.0"]
@@ -78,9 +80,9 @@ def test_each_gpu_has_its_kernels_and_nothing_that_was_measured(tmp_path: Path):
     ],
 )
 def test_a_program_that_fails_is_named_in_the_last_line(tmp_path: Path, command: str, reason: str):
-    ended = run(tmp_path, command.format(python=sys.executable))
+    ended = run(tmp_path, command.format(python=PYTHON))
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == reason.format(python=sys.executable)
+    assert ended.stderr.splitlines()[-1] == reason.format(python=PYTHON)
 
 
 def test_what_jobs_kept_is_taken_folder_by_folder_and_kernels_get_their_place(tmp_path: Path):

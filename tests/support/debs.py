@@ -55,7 +55,7 @@ def write_package(
     about: str = "",
     control: Mapping[str, str] = MappingProxyType({}),
     packed: str = ".gz",
-    tar_format: int = tarfile.DEFAULT_FORMAT,
+    tar_format: int = tarfile.GNU_FORMAT,  # dpkg's
 ) -> Path:
     """Write a package. `about` are its fields, by default only its name; `control` its scripts and lists."""
     files = {"control": about or f"Package: {path.stem}\nVersion: 1\nArchitecture: all\n", **control}
