@@ -1,5 +1,6 @@
 """`exec`: a command or a shell in the SIF or in the image."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ class ProgramCommand(typer.core.TyperCommand):
 
     allow_extra_args = True
     ignore_unknown_options = True  # to tell of them here
+    interpreter: tuple[str, ...] = ()  # what the user writes before a script
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -40,6 +42,24 @@ class ProgramCommand(typer.core.TyperCommand):
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM…]"]
 
 
+class ExecCommand(ProgramCommand):
+    """`exec` starts a program as it is, so a script of this folder needs its interpreter."""
+
+    interpreter: tuple[str, ...] = ("python",)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        program = super().parse_args(ctx, args)
+        script = Path(program[0]) if program and program[0].endswith(".py") else None
+        # A name without a folder is searched in PATH alone.
+        is_program = script is None or ("/" in program[0] and os.access(script, os.X_OK))
+        if not is_program and Path(program[0]).is_file() and not ctx.resilient_parsing:
+            line = shlex.join(
+                (*ctx.command_path.split(), *args[: -len(program)], *self.interpreter, *program)
+            )
+            raise UsageError(f"`{script}` is a script and not a program", hint=f"`python` runs it: {line}")
+        return program
+
+
 def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -> UsageError:
     """Return the error for the unknown ones among the typed words. The hint keeps all others."""
     known = {name: parameter for parameter in ctx.command.get_params(ctx) for name in parameter.opts}
@@ -48,7 +68,7 @@ def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -
         hint = f"{meant}`{ctx.command_path} --help` lists the options; those of a program stand after `--`"
         return UsageError(f"there is no option `{option}`", hint=hint)
     line = shlex.join(
-        (*ctx.command_path.split(), *_without(typed, words), "--", *_as_program(words, program))
+        (*ctx.command_path.split(), *_without(typed, words), "--", *_as_program(ctx, words, program))
     )
     if option.startswith("-"):
         hint = f"`{ctx.command_path} --help` lists the options; those of a program stand after `--`: {line}"
@@ -70,12 +90,14 @@ def _without(typed: list[str], words: list[str]) -> list[str]:
     return rest
 
 
-def _as_program(words: list[str], program: list[str]) -> list[str]:
+def _as_program(ctx: Any, words: list[str], program: list[str]) -> list[str]:
     """Return the words as a program with its options: a script before them, otherwise what stands after `--`."""
-    if not words[0].startswith("-"):
-        return [*words, *program]
-    script = program[:1] or [word for word in words if word.endswith(".py")][:1]
-    return [*(script or ["PROGRAM"]), *program[1:], *(word for word in words if [word] != script)]
+    if words[0].startswith("-"):
+        script = program[:1] or [word for word in words if word.endswith(".py")][:1]
+        words = [*(script or ["PROGRAM"]), *program[1:], *(word for word in words if [word] != script)]
+    else:
+        words = [*words, *program]
+    return [*(ctx.command.interpreter if words[0].endswith(".py") else ()), *words]
 
 
 def _meant(option: str, known: Mapping[str, Any]) -> str:
@@ -94,7 +116,7 @@ def _meant(option: str, known: Mapping[str, Any]) -> str:
     "envbuilder exec a100 --writable -- pip install einops",
     "envbuilder exec a100 --in image --print -- python -V",
     has_json=False,
-    cls=ProgramCommand,
+    cls=ExecCommand,
 )
 def exec(  # noqa: A001
     session: Session, name: BuiltName, *, inside: Form = "", profile: Profile,
