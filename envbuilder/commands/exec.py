@@ -35,8 +35,11 @@ class ProgramCommand(typer.core.TyperCommand):
         unknown = super().parse_args(ctx, args[:end])
         if unknown and not ctx.resilient_parsing:
             raise _unknown(ctx, unknown, args[:end], args[end + 1 :])
-        ctx.args = args[end + 1 :]
-        return args[end + 1 :]
+        program = ctx.args = args[end + 1 :]
+        if self.interpreter and program and _is_script(program[0]) and not ctx.resilient_parsing:
+            hint = f"`python` runs it: {_line(ctx, args[:end], program)}"
+            raise UsageError(f"`{program[0]}` is a script and not a program", hint=hint)
+        return program
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM…]"]
@@ -47,17 +50,16 @@ class ExecCommand(ProgramCommand):
 
     interpreter: tuple[str, ...] = ("python",)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        program = super().parse_args(ctx, args)
-        script = Path(program[0]) if program and program[0].endswith(".py") else None
-        # A name without a folder is searched in PATH alone.
-        is_program = script is None or ("/" in program[0] and os.access(script, os.X_OK))
-        if not is_program and Path(program[0]).is_file() and not ctx.resilient_parsing:
-            line = shlex.join(
-                (*ctx.command_path.split(), *args[: -len(program)], *self.interpreter, *program)
-            )
-            raise UsageError(f"`{script}` is a script and not a program", hint=f"`python` runs it: {line}")
-        return program
+
+def _is_script(word: str) -> bool:
+    """Whether the word is a Python script of this folder that cannot be started: without a `/`, PATH alone counts."""
+    return word.endswith(".py") and Path(word).is_file() and not ("/" in word and os.access(word, os.X_OK))
+
+
+def _line(ctx: Any, typed: list[str], program: list[str]) -> str:
+    """Return the command line with these words before and after `--`."""
+    interpreter = ctx.command.interpreter if program[0].endswith(".py") else ()
+    return shlex.join((*ctx.command_path.split(), *typed, "--", *interpreter, *program))
 
 
 def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -> UsageError:
@@ -67,9 +69,7 @@ def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -
     if meant := _meant(option, known):
         hint = f"{meant}`{ctx.command_path} --help` lists the options; those of a program stand after `--`"
         return UsageError(f"there is no option `{option}`", hint=hint)
-    line = shlex.join(
-        (*ctx.command_path.split(), *_without(typed, words), "--", *_as_program(ctx, words, program))
-    )
+    line = _line(ctx, _without(typed, words), _as_program(words, program))
     if option.startswith("-"):
         hint = f"`{ctx.command_path} --help` lists the options; those of a program stand after `--`: {line}"
         return UsageError(f"there is no option `{option}`", hint=hint)
@@ -90,14 +90,12 @@ def _without(typed: list[str], words: list[str]) -> list[str]:
     return rest
 
 
-def _as_program(ctx: Any, words: list[str], program: list[str]) -> list[str]:
+def _as_program(words: list[str], program: list[str]) -> list[str]:
     """Return the words as a program with its options: a script before them, otherwise what stands after `--`."""
-    if words[0].startswith("-"):
-        script = program[:1] or [word for word in words if word.endswith(".py")][:1]
-        words = [*(script or ["PROGRAM"]), *program[1:], *(word for word in words if [word] != script)]
-    else:
-        words = [*words, *program]
-    return [*(ctx.command.interpreter if words[0].endswith(".py") else ()), *words]
+    if not words[0].startswith("-"):
+        return [*words, *program]
+    script = program[:1] or [word for word in words if word.endswith(".py")][:1]
+    return [*(script or ["PROGRAM"]), *program[1:], *(word for word in words if [word] != script)]
 
 
 def _meant(option: str, known: Mapping[str, Any]) -> str:

@@ -101,11 +101,8 @@ def as_text(report: DoctorReport, width: int = 0) -> str:
 def _next(report: DoctorReport) -> str:
     """Return the line with the first thing to do. What only warns can wait, apart from a source, which `lock` needs."""
     missing = [item for item in report.items if item.state is State.MISSING]
-    silent = [
-        item
-        for item in report.items
-        if item.subject.code is DoctorCode.SOURCES and item.state is State.WARNING
-    ]
+    warned = [item for item in report.items if item.state is State.WARNING]
+    silent = [item for item in warned if item.subject.code is DoctorCode.SOURCES]
     if first := missing or silent:
         rest = f"; {len(first) - 1} more above" if first[1:] else ""
         return f"first: {first[0].repair or first[0].found}{rest}"

@@ -198,14 +198,11 @@ def probe_machine(
             sources = probe_sources(environment, runner)
         except (UsageError, ToolError) as error:
             return (Reached(url="the settings:", trouble=error.message),)
-        asked = [
-            (url, f"ENVBUILDER_{name}")
-            for name, urls in (
-                ("DEBIAN_MIRROR", sources.debian), ("DEBIAN_SECURITY", sources.security), ("INDEX", sources.indexes),
-                ("PYTORCH_INDEX", (sources.pytorch,)), ("CUDA_REDIST", filter(None, (sources.cuda,))),
-            )
-            for url in urls
-        ]  # fmt: skip
+        named = {
+            "DEBIAN_MIRROR": sources.debian, "DEBIAN_SECURITY": sources.security, "INDEX": sources.indexes,
+            "PYTORCH_INDEX": (sources.pytorch,), "CUDA_REDIST": (sources.cuda,),
+        }  # fmt: skip
+        asked = [(url, f"ENVBUILDER_{name}") for name, urls in named.items() for url in urls if url]
         answers = reach([url for url, _ in asked], sources.certificates)
         return tuple(replace(answer, setting=name) for answer, (_, name) in zip(answers, asked, strict=True))
 
