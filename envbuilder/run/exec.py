@@ -109,11 +109,11 @@ def _need_pip(options: ExecOptions, words: tuple[str, ...], environment: Mapping
         ProcessRunner(environment, whole=True).run(Command(argv=argv, why="look for pip"))
     except CommandError as error:  # another one is shown by the command itself
         if _NO_PIP.search(error.message):
-            recipe, tried = find_outputs(options.name, options.output).name, pasted(*options.argv)
+            recipe = find_outputs(options.name, options.output).name
             raise UsageError(
                 f"there is no pip in `{options.name}`: an environment stays as it was built",
                 hint=f"`envbuilder add {pasted(recipe)} PACKAGE` puts a package into the recipe and builds it; "
-                f"`envbuilder exec {pasted(options.name)} --writable -- {tried}` has pip, to try packages first",
+                f"`envbuilder exec {pasted(options.name)} --writable -- {pasted(*options.argv)}` has pip, to try packages",
             ) from error
 
 
