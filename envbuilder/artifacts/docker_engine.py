@@ -109,7 +109,8 @@ class DockerEngine:
     def load_first_layers(self, layout: Layout, *, name: str, console: Console) -> None:
         """Load a layout of the image's first layers, unless the engine has them; raises BuildError."""
         if len(self.known_layers(layout, name)) < len(layout.layers):
-            self._load(layout, name=name, target=self._staged(name), console=console)
+            part = f" up to layer {len(layout.layers)}"
+            self._load(layout, name=name, target=self._staged(name), console=console, part=part)
 
     def drop_containers(self) -> None:
         """Remove the build's containers, which would keep their image; an engine that is gone is not an error."""
@@ -244,15 +245,15 @@ class DockerEngine:
             with contextlib.suppress(*_ERRORS):
                 self._remove_replaced(name)
 
-    def _load(self, layout: Layout, *, name: str, target: str, console: Console) -> None:
-        """Load the layout as `target`.
+    def _load(self, layout: Layout, *, name: str, target: str, console: Console, part: str = "") -> None:
+        """Load the layout as `target`. `part` says which one of the image it is.
 
         After an edit only the last layers are new, so layers of the engine's images `name` are left out at
         first. An engine that compresses layers differently or keeps none cannot use them, and gets all.
         """
         error: Exception | None = None
         for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):
-            with console.step(f"load {name}", layout_size(layout, without=without)) as transfer:
+            with console.step(f"load {name}{part}", layout_size(layout, without=without)) as transfer:
                 pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
                 try:
                     with self._making, self._replacing(target):

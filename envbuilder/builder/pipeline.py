@@ -387,7 +387,8 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
     if not (missing := fetcher.missing(wanted)):
         fetcher.fetch(wanted)
         return
-    with console.step(f"fetch {len(missing)} artifacts", sum(file.size for file in missing)) as transfer:
+    title = f"fetch {len(missing)} artifact{'' if len(missing) == 1 else 's'}"
+    with console.step(title, sum(file.size for file in missing)) as transfer:
         fetcher.fetch(wanted, transfer)
 
 

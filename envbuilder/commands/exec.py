@@ -1,5 +1,6 @@
 """`exec`: a command or a shell in the SIF or in the image."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -27,17 +28,38 @@ class ProgramCommand(typer.core.TyperCommand):
 
     allow_extra_args = True
     ignore_unknown_options = True  # to tell of them here
+    interpreter: tuple[str, ...] = ()  # what the user writes before a script
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         unknown = super().parse_args(ctx, args[:end])
         if unknown and not ctx.resilient_parsing:
             raise _unknown(ctx, unknown, args[:end], args[end + 1 :])
-        ctx.args = args[end + 1 :]
-        return args[end + 1 :]
+        program = ctx.args = args[end + 1 :]
+        if self.interpreter and program and _is_script(program[0]) and not ctx.resilient_parsing:
+            hint = f"`python` runs it: {_line(ctx, args[:end], program)}"
+            raise UsageError(f"`{program[0]}` is a script and not a program", hint=hint)
+        return program
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM…]"]
+
+
+class ExecCommand(ProgramCommand):
+    """`exec` starts a program as it is, so a script of this folder needs its interpreter."""
+
+    interpreter: tuple[str, ...] = ("python",)
+
+
+def _is_script(word: str) -> bool:
+    """Whether the word is a Python script of this folder that cannot be started: without a `/`, PATH alone counts."""
+    return word.endswith(".py") and Path(word).is_file() and not ("/" in word and os.access(word, os.X_OK))
+
+
+def _line(ctx: Any, typed: list[str], program: list[str]) -> str:
+    """Return the command line with these words before and after `--`."""
+    interpreter = ctx.command.interpreter if program[0].endswith(".py") else ()
+    return shlex.join((*ctx.command_path.split(), *typed, "--", *interpreter, *program))
 
 
 def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -> UsageError:
@@ -47,9 +69,7 @@ def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -
     if meant := _meant(option, known):
         hint = f"{meant}`{ctx.command_path} --help` lists the options; those of a program stand after `--`"
         return UsageError(f"there is no option `{option}`", hint=hint)
-    line = shlex.join(
-        (*ctx.command_path.split(), *_without(typed, words), "--", *_as_program(words, program))
-    )
+    line = _line(ctx, _without(typed, words), _as_program(words, program))
     if option.startswith("-"):
         hint = f"`{ctx.command_path} --help` lists the options; those of a program stand after `--`: {line}"
         return UsageError(f"there is no option `{option}`", hint=hint)
@@ -94,7 +114,7 @@ def _meant(option: str, known: Mapping[str, Any]) -> str:
     "envbuilder exec a100 --writable -- pip install einops",
     "envbuilder exec a100 --in image --print -- python -V",
     has_json=False,
-    cls=ProgramCommand,
+    cls=ExecCommand,
 )
 def exec(  # noqa: A001
     session: Session, name: BuiltName, *, inside: Form = "", profile: Profile,

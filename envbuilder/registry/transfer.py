@@ -206,7 +206,7 @@ class Transfer:
             assert layer is not None, "it was written just now"
             layers[blob.digest] = layer
 
-        with self.console.step(f"read {len(blobs)} layers"):
+        with self.console.step(f"read {len(blobs)} layer{'' if len(blobs) == 1 else 's'}"):
             each(sorted(blobs, key=lambda blob: -blob.size), add)
         return layers
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs
-from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.plain import pasted
-from envbuilder.core.process import exec_process
+from envbuilder.core.process import Command, ProcessRunner, exec_process
 from envbuilder.core.processor import Processor, own_processor, own_title
 from envbuilder.core.system import why_no_engine
 from envbuilder.plan.shell import matches, untold
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
 EMULATORS: Final = "/proc/sys/fs/binfmt_misc"
+_PIP: Final = re.compile(r"(pip[\d.]*|python[\d.]* -m pip)(?= |$)")
+_NO_PIP: Final = re.compile(r"exit code 127$|No module named pip$", re.MULTILINE)  # of `env`, and of Python
 INSIDE: Final = "APPTAINERENV_"  # before the name of a variable that Apptainer sets in the container
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
@@ -90,7 +92,29 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
 
         options = replace(options, argv=through_venv(outputs, options.folder, options.argv, environment))
     named = {f"{INSIDE}{name}": environment[name] for name in named_variables(options, environment)}
-    exec_process(_command_line(options, environment, in_sif=in_sif), {**environment, **named})
+    words, given = _command_line(options, environment, in_sif=in_sif), {**environment, **named}
+    if not options.writable:
+        _need_pip(options, words, given)
+    exec_process(words, given)
+
+
+def _need_pip(options: ExecOptions, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    """Raise UsageError if the command is pip, and the environment has none. One has it if its recipe names it."""
+    pip = _PIP.match(" ".join(options.argv))
+    if pip is None:
+        return
+    before = [word for word in words[: -len(options.argv)] if word != "--tty"]
+    argv = (*before, *pip[0].split(), "--version")
+    try:
+        ProcessRunner(environment, whole=True).run(Command(argv=argv, why="look for pip"))
+    except CommandError as error:  # another one is shown by the command itself
+        if _NO_PIP.search(error.message):
+            recipe = find_outputs(options.name, options.output).name
+            raise UsageError(
+                f"there is no pip in `{options.name}`: an environment stays as it was built",
+                hint=f"`envbuilder add {pasted(recipe)} PACKAGE` puts a package into the recipe and builds it; "
+                f"`envbuilder exec {pasted(options.name)} --writable -- {pasted(*options.argv)}` has pip, to try packages",
+            ) from error
 
 
 def _command_line(options: ExecOptions, environment: Mapping[str, str], *, in_sif: bool) -> tuple[str, ...]:

@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Final
 from envbuilder.artifacts import history
 from envbuilder.artifacts.outputs import SIF, Outputs, Record, find_outputs, need_no_folder, read_record
 from envbuilder.core.cache import sha256_file, sha256_text
-from envbuilder.core.errors import ForeignError, OtherRecipeError, OtherUserError, StaleError, UsageError
+from envbuilder.core.errors import (
+    EnvbuilderError,
+    ForeignError,
+    OtherRecipeError,
+    OtherUserError,
+    StaleError,
+    UsageError,
+)
 from envbuilder.core.places import shown
 from envbuilder.core.plain import pasted
 from envbuilder.core.private import is_in_place
-from envbuilder.lock.file import changed_sources, load_lock, lock_path, lock_text
+from envbuilder.lock.file import changed_sources, load_fresh, load_lock, lock_path, lock_text
 from envbuilder.plan.model import LOCK_LABEL, PLAN_LABEL, RECIPE_LABEL, TITLE
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.fields import RecipeCode
@@ -148,9 +155,6 @@ def _need_own(
     recipe, is_whole = here
     if PLAN_LABEL not in labels:
         raise ForeignError(f"{what} was not made by envbuilder: it names no plan", hint=MADE_BY)
-    hint = f"`envbuilder build {pasted(name)}` makes it"
-    if sif:
-        hint += f"; `{sif}` in place of `{name}` takes it as it is"
     differs, lock = "", lock_path(recipe)
     if RECIPE_LABEL not in labels:
         differs = "an older envbuilder made it, so it does not say of which recipe and lock"
@@ -161,6 +165,13 @@ def _need_own(
     if not differs:
         _warn_of_sources(recipe, name)
         return
+    hint = f"`envbuilder build {pasted(name)}` makes it"
+    try:
+        load_fresh(recipe, name)
+    except EnvbuilderError:  # of what lies beside the recipe: `lock` names it
+        hint = f"`envbuilder lock {pasted(name)}`, then {hint}"
+    if sif:
+        hint += f"; `{sif}` in place of `{name}` takes it as it is"
     if labels.get(TITLE, recipe.name) != recipe.name:
         message = f"{what} is the environment {shown(labels[TITLE])}, not `{recipe.name}`"
         raise OtherRecipeError(message, hint=hint)

@@ -96,7 +96,8 @@ def make_toolbox(store: Store, fetcher: Fetcher, show: Show) -> Path:
     files = toolbox_files()
     if missing := fetcher.missing(files):
         size = sum(package.size for package in missing)
-        with show(f"fetch the toolbox: {len(missing)} packages", size) as progress:
+        packages = f"{len(missing)} package{'' if len(missing) == 1 else 's'}"
+        with show(f"fetch the toolbox: {packages}", size) as progress:
             fetcher.fetch(files, progress)
     fetcher.fetch(files)  # those that were there are read again before they are used
     with store.lock("toolbox"), store.workspace() as work:

@@ -13,6 +13,7 @@ from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, SpaceError, ToolError, UsageError
 from envbuilder.core.process import Completed
+from envbuilder.layers.layer import write_layer
 
 NAME, MANIFEST = "envbuilder/x:latest", "ab" * 32
 OPTIONS: ContainerOptions = {
@@ -136,6 +137,29 @@ def test_an_image_that_is_not_loaded_has_the_engines_words(
         DockerEngine(client).load(layout, name=NAME, console=Console(quiet=True))
     assert type(caught.value) is kind
     assert advice in caught.value.hint
+
+
+def test_the_first_layers_are_a_step_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """They are loaded while later layers are made, once or several times: other layers each time."""
+    (tmp_path / "tree").mkdir()
+    layer = write_layer(name="os", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=0, threads=1)
+    config = ImageConfig(env=(), cmd=(), entrypoint=(), workdir="/", labels=())
+    layout = write_layout(
+        layers=[layer], config=config, epoch=0, platform="linux/amd64", folder=tmp_path / "oci", name=NAME
+    )
+
+    def miss(*_: str, **__: object) -> NoReturn:
+        raise docker.errors.ImageNotFound("no such image")
+
+    images = SimpleNamespace(load=miss, get=miss, remove=miss)
+    engine = DockerEngine(SimpleNamespace(images=images, version=dict, info=dict))
+    for load, title in (
+        (engine.load_first_layers, f"load {NAME} up to layer 1"),
+        (engine.load, f"load {NAME}"),
+    ):
+        with pytest.raises(BuildError):
+            load(layout, name=NAME, console=Console())
+        assert f"… {title}\n" in capsys.readouterr().err
 
 
 def test_an_interrupted_container_is_removed():

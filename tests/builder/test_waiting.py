@@ -4,15 +4,19 @@ from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Thread, current_thread
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from envbuilder.builder.artifacts import Background, Rereading, wait_for_layers
+from envbuilder.builder.pipeline import fetch_inputs
 from envbuilder.builder.slots import Places
 from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import Layer, write_layer
+from tests.support.locks import make_artifact
 
 
 def layer(folder: Path, name: str, content: bytes = b"") -> Layer:
@@ -114,3 +118,10 @@ def test_layers_are_unpacked_again_in_the_background(tmp_path: Path) -> None:
             sleep(0.001)
     assert reread.known[whole.digest] == frozenset()
     assert len(reread.known[damaged.digest]) == 1
+
+
+@pytest.mark.parametrize(("count", "title"), [(1, "fetch 1 artifact"), (2, "fetch 2 artifacts")])
+def test_a_fetch_says_how_many_files_it_waits_for(count: int, title: str, capsys: pytest.CaptureFixture[str]):
+    lacking: Any = SimpleNamespace(missing=tuple, fetch=lambda *_: None)
+    fetch_inputs([make_artifact("a")] * count, lacking, Console())
+    assert f"… {title}\n" in capsys.readouterr().err

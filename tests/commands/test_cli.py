@@ -681,6 +681,9 @@ def test_a_misspelled_word_is_answered_with_the_nearest(call: Call, line: str, m
         ("launch ssh cpu --epochs", "envbuilder launch ssh cpu -- PROGRAM --epochs"),
         ("exec cpu --dry-run -- ls", "there is `--print` ("),
         ("exec cpu --pirnt -- python", "did you mean `--print`?"),
+        ("exec cpu train.py --lr 3", "envbuilder exec cpu -- python train.py --lr 3"),
+        ("exec cpu --lr 3 -- train.py", "envbuilder exec cpu -- python train.py --lr 3"),
+        ("exec cpu train.py", "stands after `--`: envbuilder exec cpu -- python train.py\n"),
         ("exec cpu sh -- -c", "`sh` is neither an option nor after `--`"),
         ("module cpu --wriet x", "--write"),
         ("module cpu x", "x"),
@@ -690,6 +693,25 @@ def test_an_unknown_word_does_not_become_the_program(call: Call, line: str, said
     answer = call(*line.split())
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.err
+
+
+def test_exec_refuses_a_script_that_is_no_program(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.touch(mode=0o644)
+    for name in ("train.py", "./train.py"):
+        answer = call("exec", "cpu", "--in", "image", "--", name, "--lr", "3")
+        assert (answer.code, answer.out) == (2, "")
+        hint = f"hint: `python` runs it: envbuilder exec cpu --in image -- python {name} --lr 3\n"
+        assert answer.err.endswith(hint)
+    script.chmod(0o755)
+    assert "is a script" in call("exec", "cpu", "--print", "--", "train.py").err  # `env` looks in PATH alone
+    for argv in (["./train.py"], ["python", "train.py"], ["other.py"]):
+        answer = call("exec", "cpu", "--in", "image", "--print", "--", *argv)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.endswith(f" {' '.join(argv)}\n")
 
 
 def test_no_option_is_suggested_for_one_of_a_program(call: Call):

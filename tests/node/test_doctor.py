@@ -458,6 +458,24 @@ def test_the_report_ends_with_the_one_thing_to_do_first(machine: Machine):
     assert as_text(seen).splitlines()[-1] == f"first: {missing[0].repair}{rest}"
 
 
+def test_the_report_names_a_source_that_does_not_answer_and_its_setting(machine: Machine, tmp_path: Path):
+    names = ("DEBIAN_MIRROR", "DEBIAN_SECURITY", "INDEX", "PYTORCH_INDEX", "CUDA_REDIST")
+    settings = {f"ENVBUILDER_{name}": f"{tmp_path.as_uri()}/{name}/" for name in names}
+    settings |= {"ENVBUILDER_UBUNTU_MIRROR": tmp_path.as_uri()}
+    for name in ("DEBIAN_MIRROR", "DEBIAN_SECURITY", "INDEX"):
+        (tmp_path / name).mkdir()
+    here = probe_machine(
+        settings, FakePrograms({}), cache=machine.cache, output=machine.output, recipes=machine.recipes
+    )
+    seen = examine(replace(machine, reach=here.reach), [Purpose.BUILD])
+    rows = [item for item in seen.items if item.subject.code is DoctorCode.SOURCES]
+    assert [item.state for item in rows] == [State.OK] * 3 + [State.WARNING] * 2
+    for item, name in zip(rows[3:], names[3:], strict=True):
+        assert f"let ENVBUILDER_{name} name a mirror of {tmp_path.as_uri()}/{name}/" in item.repair
+    assert as_text(seen).splitlines()[-1] == f"first: {rows[3].repair}; 1 more above"
+    assert exit_code(seen) == 0
+
+
 def test_codes_are_the_doctors_own():
     package = Path(cli.__file__).parent
     mine = package / "node/doctor/machine.py"

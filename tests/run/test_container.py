@@ -322,6 +322,45 @@ def test_a_sif_of_another_processor_is_refused_unless_the_kernel_emulates_it(tmp
     need_processor(sif)
 
 
+@pytest.mark.programs
+@pytest.mark.parametrize("line", ["pip list", "pip3 install einops", "python -m pip list"])
+@pytest.mark.parametrize("has_pip", [False, True])
+def test_pip_in_an_environment_without_it_is_answered_with_what_adds_packages(
+    tmp_path, monkeypatch, line, has_pip
+):
+    """A stand-in for Apptainer, which runs what follows the SIF with the programs of a folder."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    programs = {"python": "#!/bin/sh\necho '/bin/python: No module named pip' >&2\nexit 1\n"}
+    if has_pip:
+        programs = dict.fromkeys(("pip", "pip3", "python"), "#!/bin/sh\necho pip 26\n")
+    stand_in = (
+        f'while [ "$1" != {tmp_path}/x.sif ]; do shift; done\nshift 2\nPATH={inside} exec /usr/bin/env "$@"\n'
+    )
+    for name, text in programs.items():
+        (inside / name).write_text(text)
+        (inside / name).chmod(0o755)
+    (tmp_path / "apptainer").write_text(f"#!/bin/sh\n{stand_in}")
+    (tmp_path / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    started = []
+    monkeypatch.setattr(exec_module, "exec_process", lambda argv, _: started.append(argv))
+    sif = write_recipe_sif(tmp_path / "x.sif", "{}")
+    options = ExecOptions(
+        name=str(sif), argv=tuple(line.split()), form="", terminal=True, output=tmp_path, site=Site(),
+        folder=tmp_path, ids=(1, 2),
+    )  # fmt: skip
+    if has_pip:
+        execute(options, os.environ)
+        assert started[0][-len(options.argv) :] == options.argv
+        return
+    with pytest.raises(UsageError, match="there is no pip in") as caught:
+        execute(options, os.environ)
+    assert "`envbuilder add x PACKAGE`" in caught.value.hint
+    assert f"`envbuilder exec {sif} --writable -- {line}`" in caught.value.hint
+    assert not started
+
+
 def test_an_image_that_is_not_there_has_the_hint_to_build_it(tmp_path):
     def get(_: str) -> NoReturn:
         raise docker.errors.ImageNotFound("404")

@@ -212,6 +212,16 @@ def test_a_wrong_sif_is_refused_by_every_command_before_anything_starts(
 
 
 @pytest.mark.parametrize("kind", STALE)
+def test_the_hint_names_lock_only_where_the_lock_no_longer_fits(project: Project, kind: str):
+    make, *_ = STALE[kind]
+    make(project)
+    with pytest.raises(EnvbuilderError) as caught:
+        need_sif("mine", project.folder / "build", RECIPES)
+    before = "`envbuilder lock mine`, then " if make is of_an_edited_recipe else ""
+    assert caught.value.hint.startswith(f"{before}`envbuilder build mine` makes it; `")
+
+
+@pytest.mark.parametrize("kind", STALE)
 def test_a_wrong_image_is_refused(project: Project, call: Call, kind: str):
     make, code, exit_code, _ = STALE[kind]
     make(project)

@@ -47,7 +47,8 @@ def write_layer(step: OsStep, job: BuildJob, work: Path, folder: Path) -> None:
     program, root = step.made_by(job.plan), work / "root"
     (unpacking,) = program.parts
     lines = owned(log, job.console.owner)
-    with job.console.step(f"install {step.suite or step.image}: {len(step.artifacts)} packages") as shown:
+    packages = f"{len(step.artifacts)} package{'' if len(step.artifacts) == 1 else 's'}"
+    with job.console.step(f"install {step.suite or step.image}: {packages}") as shown:
         show = progress(shown)
 
         def read(line: str) -> None:

@@ -35,7 +35,7 @@ from envbuilder.sources.names import shown
 
 log = logging.getLogger(__name__)
 ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
-_MIRROR: Final = "ENVBUILDER_PYTORCH_INDEX names a mirror of it, and a folder of wheels serves as well"
+_MIRROR: Final = "ENVBUILDER_PYTORCH_INDEX names a mirror of it, or ENVBUILDER_FOLDERS folders of wheels"
 _TOOLKIT_EXTRAS: Final = "cccl,crt,cudart,cuobjdump,nvcc,nvvm"  # a release without one of them leaves it out
 
 

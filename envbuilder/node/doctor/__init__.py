@@ -9,7 +9,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.plain import columns
 from envbuilder.node.doctor import build, node
-from envbuilder.node.doctor.machine import DoctorItem, Machine, State
+from envbuilder.node.doctor.machine import DoctorCode, DoctorItem, Machine, State
 
 DoctorCheck = Callable[[Machine], Iterator[DoctorItem]]
 
@@ -99,10 +99,12 @@ def as_text(report: DoctorReport, width: int = 0) -> str:
 
 
 def _next(report: DoctorReport) -> str:
-    """Return the line with the first thing to do. What only warns can wait."""
+    """Return the line with the first thing to do. What only warns can wait, apart from a source, which `lock` needs."""
     missing = [item for item in report.items if item.state is State.MISSING]
-    if missing:
-        rest = f"; {len(missing) - 1} more above" if missing[1:] else ""
-        return f"first: {missing[0].repair or missing[0].found}{rest}"
+    warned = [item for item in report.items if item.state is State.WARNING]
+    silent = [item for item in warned if item.subject.code is DoctorCode.SOURCES]
+    if first := missing or silent:
+        rest = f"; {len(first) - 1} more above" if first[1:] else ""
+        return f"first: {first[0].repair or first[0].found}{rest}"
     begin = "; begin with `envbuilder init --example cpu`" if Purpose.BUILD in report.found else ""
     return f"nothing is missing{begin}"

@@ -235,11 +235,14 @@ def _leftovers(machine: Machine) -> Iterator[DoctorItem]:
 def check_sources(machine: Machine) -> Iterator[DoctorItem]:
     why = "`lock` and the first build fetch from it; later builds do not need it"
     source = CheckSubject(DoctorCode.SOURCES, "source", why)
-    repair = "look at the network, the proxy, or the settings (ENVBUILDER_DEBIAN_MIRROR, ENVBUILDER_INDEX, …)"
     reached = machine.reach()
     for answer in reached:
         if answer.trouble:
             reason = trouble(answer.url, answer.trouble, machine.environment)
+            mirror = (
+                f"look at the network and the proxy, or let {answer.setting} name a mirror of {answer.url}"
+            )
+            repair = mirror if answer.setting else "correct the setting"
             yield source.warning(reason or f"{answer.url} {answer.trouble}", repair)
         else:
             yield source.ok(f"{answer.url} answers")

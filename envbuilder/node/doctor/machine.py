@@ -8,7 +8,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -198,9 +198,13 @@ def probe_machine(
             sources = probe_sources(environment, runner)
         except (UsageError, ToolError) as error:
             return (Reached(url="the settings:", trouble=error.message),)
-        cuda = (sources.cuda,) if sources.cuda else ()
-        urls = (*sources.debian, *sources.security, *sources.indexes, sources.pytorch, *cuda)
-        return reach(urls, sources.certificates)
+        named = {
+            "DEBIAN_MIRROR": sources.debian, "DEBIAN_SECURITY": sources.security, "INDEX": sources.indexes,
+            "PYTORCH_INDEX": (sources.pytorch,), "CUDA_REDIST": (sources.cuda,),
+        }  # fmt: skip
+        asked = [(url, f"ENVBUILDER_{name}") for name, urls in named.items() for url in urls if url]
+        answers = reach([url for url, _ in asked], sources.certificates)
+        return tuple(replace(answer, setting=name) for answer, (_, name) in zip(answers, asked, strict=True))
 
     return Machine(
         environment=environment, runner=runner, facts=probe_here(environment, runner), cache=cache, output=output,

@@ -22,6 +22,7 @@ class Reached:
     url: str  # without credentials
     trouble: str
     skew: float | None = None  # seconds that our clock is ahead of its own
+    setting: str = ""  # names another source in its place
 
 
 def reach(urls: Sequence[str], certificates: Path | None) -> tuple[Reached, ...]:
