@@ -177,7 +177,8 @@ def test_a_vendored_lock_on_an_image_builds_the_same_without_its_registry(
         "ENVBUILDER_FOLDERS": str(carried / "files"),
         "ENVBUILDER_INDEX": "file:///nonexistent",
     }
-    again = (f"{carried}/{on_debian.name}.yaml", spacious / "again", "--offline", "--no-cache")
+    options = ("--runner", "buildkit", "--offline", "--no-cache")
+    again = (f"{carried}/{on_debian.name}.yaml", spacious / "again", *options)
     layer = next(path for path in (carried / "files/blobs/sha256").iterdir() if path.stat().st_size > 1 << 20)
     layer.rename(spacious / "away")
     ended = attempt(*WITHOUT_NETWORK, *build_command(*again), env=env)
