@@ -2,7 +2,9 @@
 
 import base64
 import json
+import os
 import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from envbuilder.artifacts.oci.model import IMAGE
 from envbuilder.builder.buildkit import buildx
 from envbuilder.builder.buildkit.buildx import BuildKitProgress, title
-from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, write_base
+from envbuilder.builder.buildkit.runner import BuildKitRunner, exported_tars, write_base, write_folder
 from envbuilder.builder.context import Builder, RunnerChoice, RunnerName
 from envbuilder.builder.job import BuildJob, layer_keys
 from envbuilder.core.cache import Store, sha256_file, sha256_text
@@ -133,6 +135,23 @@ def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):
         one.sha256 for one in wanted
     }
     assert {"torch", "libc6"} <= {one.name for one in wanted}
+
+
+@pytest.mark.programs
+def test_the_folder_may_lie_on_another_file_system_than_the_cache(tmp_path: Path):
+    whole = plan_of("cpu")
+    plan = replace(whole, steps=(OsStep(suite="bookworm", gcc="12", artifacts=()), whole.runtime))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        assert Path(memory).stat().st_dev != tmp_path.stat().st_dev
+        job = replace(buildkit_runner(Path(memory), plan).job, runner=ProcessRunner(os.environ))
+        write_folder(job, tmp_path / "folder", {"os"})
+        assert list(Path(memory).rglob("work-*")) == []
+    assert (tmp_path / "folder/os/inputs/unpack/owners.json").exists()
+    assert sorted(path.name for path in (tmp_path / "folder/os").iterdir()) == [
+        "inputs",
+        "root.tar",
+        "spec.json",
+    ]
 
 
 # Layers

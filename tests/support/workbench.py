@@ -271,8 +271,11 @@ def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False
     """Make a cache with only the artifacts of the recipe's lock. With `copy`, the files are copies, not links."""
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
+    locked = locked_artifacts(recipe)
+    fetcher = resolve_context().fetcher
+    fetcher.fetch(fetcher.missing(locked))  # a large wheel goes once its layer is there
     # A file may be one of the environment's and of its tools: those for every processor are.
-    for digest in {artifact.sha256 for artifact in locked_artifacts(recipe)}:
+    for digest in {artifact.sha256 for artifact in locked}:
         target = cache / "artifacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = CACHE / "artifacts" / digest[:2] / digest

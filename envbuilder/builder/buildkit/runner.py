@@ -149,8 +149,9 @@ def _write_program(program: Program, job: BuildJob, folder: Path) -> None:
     inputs = folder / Path(INPUTS).name
     for part in program.parts:
         if part.is_outside:
-            with job.store.workspace() as work:
-                run_outside(part, work / part.name, job.store, job.runner).rename(inputs / part.name)
+            work = folder / "work"  # not in the cache, which may be on another file system than `folder`
+            run_outside(part, work, job.store, job.runner).rename(inputs / part.name)
+            remove_tree(work)
         else:
             (inputs / part.name).mkdir()  # where its OUT is mounted
     if program.changes not in ("", BASE):
