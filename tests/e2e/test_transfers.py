@@ -67,7 +67,7 @@ def send(toy: Outputs, where: Reference, home: Path, memory: str = "memory"):
 def bring(where: Reference, folder: Path, home: Path, forms: Sequence[Form] = FORMS) -> Pulled:
     return pull(
         where, quick(home), outputs=Outputs(folder=folder, name="toy"), forms=forms, key=None,
-        store=Store(home / "cache"), console=Console(quiet=True),
+        store=Store(home / f"cache-{folder.name}"), console=Console(quiet=True),  # one that knows no layer is here
     )  # fmt: skip
 
 
