@@ -22,6 +22,7 @@ from envbuilder.lock.model import Lock
 from envbuilder.lock.resolve import lock_best
 from envbuilder.lock.resolve.chosen import PackageChoices
 from envbuilder.lock.resolve.context import Task
+from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.wheel_sources import wheel_of
 from envbuilder.sources.http import session as wire
 from envbuilder.sources.names import Sources
@@ -231,6 +232,21 @@ def test_a_folder_of_wheels_is_looked_at_first(tmp_path: Path) -> None:
     pin, _, marker = entry.wheel.partition(";")
     assert pin.strip() == "flash-attn==2.0+cu12torch2.6cxx11abifalse", "torch's own C++ ABI first"
     assert marker.strip() == 'python_version > "3"'
+
+
+def test_what_a_capture_imports_is_no_extension_itself(tmp_path: Path) -> None:
+    """Extensions are compiled before any of them is in the environment."""
+    ops = Extension(name="ds_ops", deepspeed=("cpu_adam",)).as_capture
+    for extensions, count in (((), 1), ((ops,), 0)):
+        task = open_task(tmp_path, CLOSED, "deepspeed==0.19.8", extensions=extensions)
+        assert len(choose(task, CLOSED).locked()) == count
+
+
+def test_nothing_asks_for_cuda_where_there_are_no_gpus() -> None:
+    build = ROWS["deepspeed"].build
+    assert build
+    assert dict(build.extension("deepspeed", "0.19.8", ("8.0",)).env)["DS_ACCELERATOR"] == "cuda"
+    assert build.extension("deepspeed", "0.19.8", ()).env == ()
 
 
 # ---- the whole lock

@@ -231,8 +231,7 @@ class SdistBuild:
         """Return the extension that compiles a version for these GPUs."""
         gpus, module = tuple(architectures), package.replace("-", "_")
         # Without GPUs, nothing may make the build ask for CUDA.
-        gates = {row.variable for row in load_switches().rows if row.effect == "cuda"} if not gpus else set()
-        env = {name: for_gpus(value, gpus) for name, value in self.env.items() if name not in gates}
+        env = {name: for_gpus(value, gpus) for name, value in self.env.items()} if gpus else {}
         return Extension(
             name=module,
             sdist=f"{module}=={version}",

@@ -47,6 +47,7 @@ _LIMITS: Final = RequestLimits(window=10.0, answer=30.0, wait=5.0)
 _RELEASES: Final = 6
 _WHEELS: Final = 3  # that are tried
 # What excludes a package, in uv's words.
+_IMPORTED: Final = re.compile(r"\b(?:from|import) (\w+)")
 _BECAUSE: Final = re.compile(r"cause: Because (.+?), we can conclude")
 _Rank = tuple[Version, bool, int]  # of a wheel: the greatest is the best
 _File = tuple[str, str, str]  # name, address, sha256; without an address, an index or a folder has it
@@ -99,6 +100,9 @@ class PackageChoices:
         self._task, self._old = task, old
         recipe = task.recipe
         taken = {canonicalize_name(extension.name) for extension in recipe.extensions}
+        # What a capture imports must be in the environment before any extension is.
+        lines = (line for extension in recipe.extensions for line in extension.capture)
+        taken |= {canonicalize_name(name) for line in lines for name in _IMPORTED.findall(line)}
         self._choices: list[PackageChoice] = []
         for at, text in enumerate(recipe.packages):
             requirement = Requirement(text)
