@@ -51,6 +51,7 @@ from envbuilder.core.cache import KEPT, KEYED, KINDS, WORK, beside, cache_limit,
 from envbuilder.core.console import Console, ended_steps, log_to
 from envbuilder.core.errors import BuildError, CompileError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.plain import counted
 from envbuilder.core.private import make_folder_for_all
 from envbuilder.core.processor import own_processor
 from envbuilder.core.system import why_no_engine
@@ -387,7 +388,7 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
     if not (missing := fetcher.missing(wanted)):
         fetcher.fetch(wanted)
         return
-    title = f"fetch {len(missing)} artifact{'' if len(missing) == 1 else 's'}"
+    title = f"fetch {counted(len(missing), 'artifact')}"
     with console.step(title, sum(file.size for file in missing)) as transfer:
         fetcher.fetch(wanted, transfer)
 

@@ -21,6 +21,11 @@ def pasted(*words: object) -> str:
     return shlex.join(map(str, words))
 
 
+def counted(number: int, thing: str) -> str:
+    """Return `1 layer` or `2 layers`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def need_no_credentials(text: str) -> None:
     """Raise UsageError for a text that holds a password or a token."""
     if has_credentials(text):

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
+from envbuilder.core.plain import counted
 from envbuilder.core.processor import NEWEST_MANYLINUX, X86_64, Processor, processor_of
 from envbuilder.lock.model import (
     Artifact,
@@ -184,7 +185,7 @@ class PythonStep:
             name=self.name, files=("wheels.py", "byte_code.py"), interpreter=self.program, root=(OsStep.name, InterpreterStep.name),
             spec=spec_text(spec), inputs=tuple((wheel.filename, wheel) for wheel in wheels),
             parts=tuple(self._wheel_of(sdist, plan) for sdist in self.sdists),
-            why=f"install {len(self.artifacts)} Python package{'' if len(self.artifacts) == 1 else 's'}",
+            why=f"install {counted(len(self.artifacts), 'Python package')}",
         )  # fmt: skip
 
     def _wheel_of(self, sdist: Artifact, plan: "Plan") -> Program:

@@ -21,7 +21,7 @@ from envbuilder.core.places import (
     shown,
 )
 from envbuilder.core.places import load as load_yaml
-from envbuilder.core.plain import pasted
+from envbuilder.core.plain import counted, pasted
 from envbuilder.core.processor import AARCH64, processor_for
 from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
@@ -217,7 +217,7 @@ def load(path: Path) -> Recipe:
 
 def mistaken(path: Path, findings: tuple[Finding, ...]) -> RecipeError:
     """Return the error of a recipe with mistakes."""
-    count = f"{len(findings)} mistake{'s' if len(findings) > 1 else ''}"
+    count = counted(len(findings), "mistake")
     return RecipeError(f"the recipe `{file_of(path)[0]}` has {count}", findings=findings)
 
 

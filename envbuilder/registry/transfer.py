@@ -23,6 +23,7 @@ from envbuilder.core.budget import DOCUMENT
 from envbuilder.core.cache import Sha256, Store, link_or_copy, sha256_file, sync_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, BuildError, ContentError, SpaceError, VerifyError
+from envbuilder.core.plain import counted
 from envbuilder.core.private import is_trusted
 from envbuilder.layers.blob import index_blob
 from envbuilder.layers.layer import Layer, find_blobs, load_layer
@@ -206,7 +207,7 @@ class Transfer:
             assert layer is not None, "it was written just now"
             layers[blob.digest] = layer
 
-        with self.console.step(f"read {len(blobs)} layer{'' if len(blobs) == 1 else 's'}"):
+        with self.console.step(f"read {counted(len(blobs), 'layer')}"):
             each(sorted(blobs, key=lambda blob: -blob.size), add)
         return layers
 

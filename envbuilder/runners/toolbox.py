@@ -22,6 +22,7 @@ from packaging.version import Version
 
 from envbuilder.core.cache import Sha256, Store, sha256_bytes, sha256_text
 from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.plain import counted
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.processor import PROCESSORS, X86_64, own_processor, own_title
 from envbuilder.core.system import install_command
@@ -96,8 +97,7 @@ def make_toolbox(store: Store, fetcher: Fetcher, show: Show) -> Path:
     files = toolbox_files()
     if missing := fetcher.missing(files):
         size = sum(package.size for package in missing)
-        packages = f"{len(missing)} package{'' if len(missing) == 1 else 's'}"
-        with show(f"fetch the toolbox: {packages}", size) as progress:
+        with show(f"fetch the toolbox: {counted(len(missing), 'package')}", size) as progress:
             fetcher.fetch(files, progress)
     fetcher.fetch(files)  # those that were there are read again before they are used
     with store.lock("toolbox"), store.workspace() as work:

@@ -16,6 +16,7 @@ from envbuilder.core.beneath import folder_beneath, new_beneath
 from envbuilder.core.cache import Store
 from envbuilder.core.console import owned
 from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.plain import counted
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Owner, Owners, write_layer_from_root
 from envbuilder.layers.overlay import ImageRoot, Overlay, owners_of
@@ -47,7 +48,7 @@ def write_layer(step: OsStep, job: BuildJob, work: Path, folder: Path) -> None:
     program, root = step.made_by(job.plan), work / "root"
     (unpacking,) = program.parts
     lines = owned(log, job.console.owner)
-    packages = f"{len(step.artifacts)} package{'' if len(step.artifacts) == 1 else 's'}"
+    packages = counted(len(step.artifacts), "package")
     with job.console.step(f"install {step.suite or step.image}: {packages}") as shown:
         show = progress(shown)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.plain import counted
 from envbuilder.core.process import Command
 from envbuilder.core.system import account_hint, install_command, install_hint
 from envbuilder.core.text.redact import plain
@@ -141,7 +142,7 @@ def check_driver(machine: Machine) -> Iterator[DoctorItem]:
     if gpus is None:
         yield driver.unknown(machine.facts.source("gpus") or "GPUs could not be looked for")
     elif version:
-        yield driver.ok(f"{version}, {len(gpus)} GPU{'' if len(gpus) == 1 else 's'}")
+        yield driver.ok(f"{version}, {counted(len(gpus), 'GPU')}")
     elif gpus:
         yield driver.warning(f"{len(gpus)} GPUs, and the NVIDIA driver is not loaded", "nvidia-smi")
     else:
