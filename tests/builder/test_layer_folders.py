@@ -133,6 +133,9 @@ def test_without_squashfuse_the_files_are_unpacked_for_the_build(
     folder = folders.of(layer, sif)  # which does not have it
     assert folder.file is None
     assert (folder.place / "usr/lib/large").read_bytes() == LARGE
+    upper = make_layer(store, "upper", {"usr/lib/small": b"other"})
+    both = folders.of_sif(tmp_path / "none.sif", [layer, upper]).place / "usr/lib"
+    assert ((both / "small").read_bytes(), (both / "large").read_bytes()) == (b"other", LARGE)
     folders.close()
     assert not folder.place.exists()
 

@@ -172,8 +172,10 @@ class LayerFolders:
                 return LayerFolder(place=folder, file=file, offset=offset, listing=_list(layers))
         name = layers[0].name if len(layers) == 1 else "SIF's"
         with self._console.step(f"unpack the {name} layer"):
-            for layer in layers:
-                extract(layer, folder)
+            above: set[str] = set()
+            for layer in reversed(layers):
+                extract(layer, folder, without=above)
+                above |= {entry.path for entry in read_manifest(layer)}
         return LayerFolder(place=folder)
 
 
