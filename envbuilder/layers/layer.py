@@ -221,16 +221,17 @@ def read_files(layer: Layer, wanted: Collection[str]) -> dict[str, bytes]:
         return {entry.path: b"".join(reader.content(entry)) for entry in files}
 
 
-def extract(layer: Layer, destination: Path, without: Collection[str] = ()) -> None:
+def extract(layer: Layer, destination: Path, without: Collection[str] = ()) -> set[str]:
     """Write the layer's files below `destination` for a build to use; owners are kept when we are root.
 
-    Files of the paths `without`, which an upper layer has, are left out. Raises BuildError, and writes nothing outside, when the
-    layer is damaged or does not fit what is there.
+    Files of the paths `without`, which an upper layer has, are left out. Returns all paths of the layer. Raises BuildError, and
+    writes nothing outside, when the layer is damaged or does not fit what is there.
     """
     entries = read_manifest(layer)
     shown = (entry for entry in entries if entry.kind is Kind.DIRECTORY or entry.path not in without)
     with space_errors(destination), _open_blob(layer) as reader:
         unpack(shown, reader, destination)
+    return {entry.path for entry in entries}
 
 
 def check_disjoint(layers: Sequence[Layer], *, among: Collection[str] = ()) -> None:

@@ -669,7 +669,8 @@ def test_the_nearest_python_is_the_nearest_that_passes(torch: str):
     [
         (("--python", "3.15"), "Python 3.15 does not work with the other pins: torch 2.13.0 has no wheel", "`--python 3.14`"),
         (("--python", "3.8"), "Python 3.8 does not work with the other pins: torch 2.13.0 has no wheel", "`--python 3.10`"),
-        (("--gpu", "H200", "--pytorch", "1.13"), "torch 1.13.1 does not work with the other pins: torch 1.13.1+cu117 has no code", "`--pytorch 2.0.1`"),
+        (("--gpu", "H200", "--pytorch", "1.13"), "torch 1.13.1 does not work with the other pins: torch 1.13.1+cu117 has no code",
+         "`--pytorch 2.0.1`"),
         (("--gpu", "H200", "--pytorch", "1.13.1", "--python", "3.15"), "torch 1.13.1 does not work", "`--pytorch 2.0.1 --python 3.11`"),
     ],
 )  # fmt: skip
@@ -1058,10 +1059,8 @@ def test_a_second_example_shares_files_and_nothing_is_overwritten(tmp_path: Path
     assert call(capsys, "init", "--example", "h100")[0] == 0
     assert Path("recipes/schema.json").read_text() == "{}"
     is_there = "recipes/a100.yaml: is there already, and nothing was copied\n$ envbuilder build a100\n"
-    assert call(capsys, "init", "--example", "a100")[:2] == (
-        0,
-        is_there,
-    )  # as in a clone, which has all of it
+    # As in a clone, which has all of it.
+    assert call(capsys, "init", "--example", "a100")[:2] == (0, is_there)
     Path("recipes/a100.lock").unlink()
     assert call(capsys, "init", "--example", "a100")[1].startswith("recipes/a100.yaml\n")
     assert Path("recipes/a100.lock").exists()

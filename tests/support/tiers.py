@@ -126,7 +126,8 @@ def _lint(collected: str) -> Group:
         "env", "MYPYPATH=bench:.", mypy, "--config-file=", "--cache-dir=.mypy_cache/scripts", "--scripts-are-modules",
         "--follow-imports=silent", *python,
     )  # fmt: skip
-    # Most tests of the modules that build run once a week: a name or an argument that is gone is found here. What a fixture gives has no type.
+    # Most tests of the modules that build run once a week: a name or an argument that is gone is found here.
+    # What a fixture gives has no type.
     lenient = (f"--disable-error-code={code}" for code in UNTYPED)
     called = (
         "env", "MYPYPATH=bench:.", mypy, "--config-file=", "--cache-dir=.mypy_cache/tests", "--follow-imports=silent",

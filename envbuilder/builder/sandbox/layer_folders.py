@@ -174,8 +174,7 @@ class LayerFolders:
         with self._console.step(f"unpack the {name} layer"):
             above: set[str] = set()
             for layer in reversed(layers):
-                extract(layer, folder, without=above)
-                above |= {entry.path for entry in read_manifest(layer)}
+                above |= extract(layer, folder, without=above)
         return LayerFolder(place=folder)
 
 

@@ -46,8 +46,8 @@ _LIMITS: Final = RequestLimits(window=10.0, answer=30.0, wait=5.0)
 # Of a project, the newest first, that are looked at: GitHub answers an address 60 times an hour.
 _RELEASES: Final = 6
 _WHEELS: Final = 3  # that are tried
-# What excludes a package, in uv's words.
 _IMPORTED: Final = re.compile(r"\b(?:from|import) (\w+)")
+# What excludes a package, in uv's words.
 _BECAUSE: Final = re.compile(r"cause: Because (.+?), we can conclude")
 _Rank = tuple[Version, bool, int]  # of a wheel: the greatest is the best
 _File = tuple[str, str, str]  # name, address, sha256; without an address, an index or a folder has it

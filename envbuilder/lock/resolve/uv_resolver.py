@@ -252,11 +252,11 @@ class Uv:
         asked = [Requirement(text) for text in question.requirements]
         missing = [name for match in _MISSING.finditer(output) for name in filter(None, match.groups())]
         # Only requirements of the recipe itself: everything depends on them.
-        unknown = {
-            canonicalize_name(wanted.name): wanted.name
+        unknown = dict.fromkeys(
+            f"`{wanted.name}`{self._place(wanted.name)}"
             for wanted in asked
             if canonicalize_name(wanted.name) in missing
-        }
+        )
         for index, where in places:
             if names := ", ".join(
                 dict.fromkeys(f"`{name}`" for name in missing if question.listed(name) == index)
@@ -267,8 +267,9 @@ class Uv:
                 )
         if unknown:
             return IncompatibleError(
-                f"no package index knows {', '.join(f'`{name}`{self._place(name)}' for name in unknown.values())}\n{output}",
-                hint="look at the spelling; it is the name that pip installs, which may differ from that of the import or of conda's package",
+                f"no package index knows {', '.join(unknown)}\n{output}",
+                hint="look at the spelling; it is the name that pip installs, which may differ from that of the import or of "
+                "conda's package",
             )
         pins = _pin_hints(asked, output, question)
         ways = [*self._with_torch(output), *self._newest(question, output), _LOOSEN, *pins]
